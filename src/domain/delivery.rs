@@ -1,0 +1,232 @@
+//! The delivery state machine: what a verdict makes of a leased delivery.
+//!
+//! ```text
+//!            claim                    done, failed, skip
+//!   ready ----------> leased -----------------------------> outcome
+//!     ^                 |   retry: later, attempt + 1           ^
+//!     |                 |   lost lease: suspect                 |
+//!     +-----------------+   budget spent, permanent, poison ----+ (dead)
+//! ```
+
+use std::time::Duration;
+
+use super::{Ending, RetryPolicy};
+
+/// Where a delivery stands when its try has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Recorded failures before this try.
+    pub failures: i16,
+    /// Whether an earlier lease was lost.
+    pub suspect: bool,
+    /// Leases lost while it was the only delivery executing in its process.
+    pub losses_alone: i16,
+    /// Time since its first try began, by the database's clock.
+    pub since_first: Duration,
+}
+
+/// What a handler's settings say about failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Retry budget.
+    pub retry: RetryPolicy,
+    /// Losses alone that make a delivery dead.
+    pub crashes: i16,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            retry: RetryPolicy::default(),
+            crashes: 3,
+        }
+    }
+}
+
+/// How a try ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The work is done; `resource` names what it made, if the handler said so.
+    Done {
+        /// What the handler made, in its own words.
+        resource: Option<String>,
+    },
+    /// A final business "no".
+    Failed {
+        /// Why, for people.
+        reason: String,
+    },
+    /// There was nothing to do.
+    Skip {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Not done; try again.
+    Retry {
+        /// The handler's wish, honoured if longer than the schedule's delay.
+        after: Option<Duration>,
+        /// What went wrong, already free of payload and secrets.
+        error: String,
+    },
+    /// No later try can succeed.
+    Permanent {
+        /// What went wrong, already free of payload and secrets.
+        error: String,
+    },
+    /// The lease ended without an answer: a crash, or the connection was lost.
+    Lost {
+        /// Whether it was the only delivery executing in its process.
+        alone: bool,
+    },
+}
+
+/// What to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transition {
+    /// Outcome, and the delivery row goes.
+    Finish {
+        /// How it ended.
+        ending: Ending,
+        /// Why, for people.
+        reason: Option<String>,
+        /// What it made.
+        resource: Option<String>,
+    },
+    /// Ready again after `delay`, one failure more.
+    RetryLater {
+        /// Delay from now on the database's clock.
+        delay: Duration,
+    },
+    /// Ready at once, to be claimed alone from now on.
+    Suspect {
+        /// Losses alone from now on.
+        losses_alone: i16,
+    },
+}
+
+/// Decides the transition. Pure: `jitter` is uniform in `0.0..1.0`.
+pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64) -> Transition {
+    let finish = |ending, reason: Option<&str>| Transition::Finish {
+        ending,
+        reason: reason.map(str::to_owned),
+        resource: None,
+    };
+    match verdict {
+        Verdict::Done { resource } => Transition::Finish {
+            ending: Ending::Succeeded,
+            reason: None,
+            resource: resource.clone(),
+        },
+        Verdict::Failed { reason } => finish(Ending::Failed, Some(reason)),
+        Verdict::Skip { reason } => finish(Ending::Skipped, Some(reason)),
+        Verdict::Permanent { error } => {
+            finish(Ending::Dead, Some(&format!("permanent error: {error}")))
+        }
+        Verdict::Retry { after, error } => {
+            let failures = progress.failures.saturating_add(1);
+            match policy
+                .retry
+                .delay(failures, progress.since_first, *after, jitter)
+            {
+                Some(delay) => Transition::RetryLater { delay },
+                None => finish(Ending::Dead, Some(&format!("retry budget spent: {error}"))),
+            }
+        }
+        Verdict::Lost { alone } => {
+            let losses_alone = progress.losses_alone + i16::from(*alone);
+            if losses_alone >= policy.crashes {
+                finish(
+                    Ending::Dead,
+                    Some(&format!(
+                        "poison: its process was lost {losses_alone} times while it ran alone"
+                    )),
+                )
+            } else {
+                Transition::Suspect { losses_alone }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fresh() -> Progress {
+        Progress {
+            failures: 0,
+            suspect: false,
+            losses_alone: 0,
+            since_first: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_loss_among_neighbours_never_counts_towards_the_crash_cap() {
+        let mut progress = fresh();
+        for _ in 0..100 {
+            match next(
+                progress,
+                &Verdict::Lost { alone: false },
+                &Policy::default(),
+                0.5,
+            ) {
+                Transition::Suspect { losses_alone } => progress.losses_alone = losses_alone,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(progress.losses_alone, 0);
+    }
+
+    #[test]
+    fn three_losses_alone_are_poison() {
+        let mut progress = Progress {
+            suspect: true,
+            ..fresh()
+        };
+        for expected in 1..=2 {
+            let transition = next(
+                progress,
+                &Verdict::Lost { alone: true },
+                &Policy::default(),
+                0.5,
+            );
+            assert_eq!(
+                transition,
+                Transition::Suspect {
+                    losses_alone: expected
+                }
+            );
+            progress.losses_alone = expected;
+        }
+        assert!(matches!(
+            next(
+                progress,
+                &Verdict::Lost { alone: true },
+                &Policy::default(),
+                0.5
+            ),
+            Transition::Finish {
+                ending: Ending::Dead,
+                ..
+            }
+        ));
+    }
+
+    proptest! {
+        // Reference: a run of retries ends dead exactly when time and tries are both spent.
+        #[test]
+        fn retries_end_dead_exactly_when_time_and_tries_are_spent(
+            failures in 0_i16..400, hours in 0_u64..200, jitter in 0.0_f64..1.0
+        ) {
+            let progress = Progress { failures, since_first: Duration::from_hours(hours), ..fresh() };
+            let verdict = Verdict::Retry { after: None, error: "x".into() };
+            let dead = matches!(
+                next(progress, &verdict, &Policy::default(), jitter),
+                Transition::Finish { ending: Ending::Dead, .. }
+            );
+            prop_assert_eq!(dead, hours >= 72 && failures + 1 >= 12);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Pure decisions: no I/O, no clock, no SQL. Time and randomness are arguments.
+
+pub mod delivery;
+pub mod effect;
+pub mod event;
+pub mod fingerprint;
+pub mod json;
+pub mod outcome;
+pub mod refusal;
+pub mod retry;
+pub mod route;
+pub mod secret;
+
+pub use delivery::{Policy, Progress, Transition, Verdict};
+pub use effect::EffectKey;
+pub use event::{EventKey, EventState, Item, KeyError, Mode, Reading};
+pub use fingerprint::Digest;
+pub use outcome::{DecidedBy, Ending};
+pub use refusal::Refusal;
+pub use retry::RetryPolicy;
+pub use route::{Pattern, PatternError, Routes};
+pub use secret::{Secret, SecretText};

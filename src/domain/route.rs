@@ -1,0 +1,165 @@
+//! Which handlers take an event.
+
+use std::collections::BTreeMap;
+
+/// One entry of a handler's `events`: `source:type`, where each side may hold `*`.
+///
+/// `*` stands for any run of characters, so `payment_intent.*` takes
+/// `payment_intent.succeeded`. A type without a value matches only `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    source: String,
+    event_type: String,
+}
+
+/// Why a pattern is not one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not an event pattern: write \"source:type\", for example \"stripe-main:payment_intent.*\" or \"*:*\""
+)]
+pub struct PatternError(String);
+
+impl Pattern {
+    /// Reads `source:type`.
+    ///
+    /// # Errors
+    ///
+    /// [`PatternError`] when there is no `:` or one side is empty.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        match text.split_once(':') {
+            Some((source, event_type)) if !source.is_empty() && !event_type.is_empty() => {
+                Ok(Self {
+                    source: source.to_owned(),
+                    event_type: event_type.to_owned(),
+                })
+            }
+            _ => Err(PatternError(text.to_owned())),
+        }
+    }
+
+    /// The source side, for checking that such a source exists.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether the pattern takes this event.
+    pub fn takes(&self, source: &str, event_type: Option<&str>) -> bool {
+        glob(&self.source, source) && glob(&self.event_type, event_type.unwrap_or(""))
+    }
+}
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.source, self.event_type)
+    }
+}
+
+/// Matches `*` runs without recursion and without a blow-up on hostile input.
+fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(byte) if Some(byte) == text.get(t) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((at, from)) => {
+                    p = at + 1;
+                    t = from + 1;
+                    star = Some((at, t));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern
+        .get(p..)
+        .is_some_and(|rest| rest.iter().all(|b| *b == b'*'))
+}
+
+/// The fan-out table: handler id to its patterns.
+#[derive(Debug, Clone, Default)]
+pub struct Routes {
+    handlers: BTreeMap<i32, Vec<Pattern>>,
+}
+
+impl Routes {
+    /// Builds the table.
+    pub fn new(handlers: impl IntoIterator<Item = (i32, Vec<Pattern>)>) -> Self {
+        Self {
+            handlers: handlers.into_iter().collect(),
+        }
+    }
+
+    /// Ids of the handlers that take the event, in ascending order.
+    pub fn of(&self, source: &str, event_type: Option<&str>) -> Vec<i32> {
+        self.handlers
+            .iter()
+            .filter(|(_, patterns)| patterns.iter().any(|p| p.takes(source, event_type)))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_take_what_they_say() {
+        let cases = [
+            (
+                "stripe:payment_intent.*",
+                "stripe",
+                Some("payment_intent.succeeded"),
+                true,
+            ),
+            (
+                "stripe:payment_intent.*",
+                "stripe",
+                Some("payment_intent."),
+                true,
+            ),
+            (
+                "stripe:payment_intent.*",
+                "stripe",
+                Some("charge.succeeded"),
+                false,
+            ),
+            (
+                "stripe:payment_intent.*",
+                "stripe-2",
+                Some("payment_intent.x"),
+                false,
+            ),
+            ("*:*", "any", None, true),
+            ("*:order.paid", "any", None, false),
+            ("*:*.paid", "shop", Some("order.paid"), true),
+            ("*:*.paid", "shop", Some("order.paid.late"), false),
+            ("*:a*b*c", "shop", Some("axxbyyc"), true),
+            ("*:a*b*c", "shop", Some("axxbyy"), false),
+        ];
+        for (pattern, source, event_type, expected) in cases {
+            let parsed = Pattern::parse(pattern).unwrap();
+            assert_eq!(
+                parsed.takes(source, event_type),
+                expected,
+                "{pattern} {source} {event_type:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn patterns_without_both_sides_are_refused() {
+        for text in ["", "stripe", ":x", "stripe:", ":"] {
+            assert!(Pattern::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

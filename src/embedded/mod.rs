@@ -1,0 +1,1 @@
+//! A private PostgreSQL for `dev` and for tests.

@@ -1,0 +1,1 @@
+//! The parts put together, for `serve` and for your own application.

@@ -1,0 +1,70 @@
+//! Verified items become a durable receipt.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::domain::Item;
+use crate::provider::Source;
+
+/// The raw request to keep.
+#[derive(Debug, Clone)]
+pub struct StoredRequest {
+    /// The exact bytes received.
+    pub body: actix_web::web::Bytes,
+    /// Allow-listed headers as a JSON array of `[name, value]`.
+    pub headers: Vec<u8>,
+    /// Method.
+    pub method: String,
+    /// Path.
+    pub path: String,
+    /// Query string with its values masked.
+    pub query: Option<String>,
+    /// Peer address.
+    pub peer: Option<std::net::IpAddr>,
+    /// Label of the secret that matched.
+    pub secret_label: String,
+    /// Correlation id, on every log line from request to handler.
+    pub correlation_id: Uuid,
+}
+
+/// One verified request on its way to the table.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// Registry id of the source.
+    pub source_id: i32,
+    /// The source.
+    pub source: Arc<Source>,
+    /// What to keep of the request.
+    pub request: StoredRequest,
+    /// Its items, in the order of the body.
+    pub items: Vec<Item>,
+}
+
+/// What became of one item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Fate {
+    /// Stored now.
+    New,
+    /// Known already, same content.
+    Duplicate,
+    /// Known already, other content: recorded, never processed.
+    Conflict,
+}
+
+/// Proof that every item of a request is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Receipt {
+    /// Event id and fate per item, in the order of the submission.
+    pub items: Vec<(Uuid, Fate)>,
+}
+
+/// The request could not be made durable; the sender should come again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not stored: {reason}")]
+pub struct Unavailable {
+    /// Stable word for logs and metrics: `queue_full`, `database`, `shutting_down`, `too_slow`.
+    pub reason: &'static str,
+}

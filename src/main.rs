@@ -1,0 +1,3 @@
+//! The `oncehook` binary.
+
+fn main() {}

@@ -1,0 +1,140 @@
+//! One sender's dialect: raw bytes in, verified items out.
+//!
+//! A [`Provider`] is a preset bound to its options. It never touches the database, the network or
+//! the machine's clock. Adding one that is plain MAC-over-template is a table entry in
+//! [`presets`]; anything else is a file of its own.
+
+mod headers;
+
+mod source;
+
+pub use headers::Headers;
+pub use source::{OnConflict, Source};
+
+use jiff::Timestamp;
+
+use crate::domain::{Digest, Item, Refusal, Secret, SecretText};
+
+/// One HTTP request as received.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Method in upper case.
+    pub method: &'a str,
+    /// Path and query as on the request line.
+    pub target: &'a str,
+    /// Header fields in order, with case and repeats.
+    pub headers: &'a Headers,
+    /// The exact bytes of the body.
+    pub body: &'a [u8],
+}
+
+/// Proof that a living secret signed the request; the only door to the write path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verified {
+    /// Label of the secret that matched.
+    pub secret_label: String,
+    /// Items that failed their own signature (index in the body's order, reason). Empty for
+    /// providers that sign the whole body.
+    pub refused_items: Vec<(usize, Refusal)>,
+}
+
+/// An answer in the sender's dialect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u16,
+    /// Media type of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// A correctly signed request, made by [`Provider::sign`].
+#[derive(Debug, Clone)]
+pub struct SignedRequest {
+    /// Header fields to send.
+    pub headers: Vec<(String, String)>,
+    /// The body to send (for senders that sign inside the body it differs from the payload).
+    pub body: Vec<u8>,
+}
+
+/// Why a secret or a source's options cannot be used. Never holds the secret itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingError(pub String);
+
+/// One sender's dialect, bound to the options of one source.
+pub trait Provider: Send + Sync + std::fmt::Debug {
+    /// Name of the preset as written in the configuration.
+    fn name(&self) -> &'static str;
+
+    /// Decodes a secret from the form the provider's dashboard shows.
+    ///
+    /// Strict: what does not decode, or decodes to fewer than 16 bytes, is refused when `strict`
+    /// is set (it is off for the offline tools only).
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`] with a sentence that says what the text looks like, never its value.
+    fn key(&self, text: &SecretText, strict: bool) -> Result<Vec<u8>, SettingError>;
+
+    /// Checks the request over its exact bytes against every living secret.
+    ///
+    /// # Errors
+    ///
+    /// The [`Refusal`] that names the first thing that did not hold.
+    fn verify(
+        &self,
+        request: &Request<'_>,
+        secrets: &[Secret],
+        now: Timestamp,
+    ) -> Result<Verified, Refusal>;
+
+    /// Reads the items out of a verified request, without those in
+    /// [`Verified::refused_items`]. Never fails: what cannot be read is one unreadable item.
+    fn unwrap(&self, request: &Request<'_>, verified: &Verified) -> Vec<Item>;
+
+    /// Digest of an item's comparable content under a numbered rule; `None` where only raw bytes
+    /// compare or the rule is not known.
+    fn comparable(&self, rule: i16, item: &[u8]) -> Option<Digest>;
+
+    /// The id recipe in words that never change while keys made by it are stored. A source whose
+    /// recipe differs from the stored one is refused at start.
+    fn recipe(&self) -> String;
+
+    /// The acknowledgement this sender wants, or `None` for oncehook's own JSON.
+    fn acknowledge(&self) -> Option<Reply> {
+        None
+    }
+
+    /// HTTP status for a refused signature.
+    fn refusal_status(&self, refusal: Refusal) -> u16 {
+        refusal.status()
+    }
+
+    /// Signs a payload as the sender would. `path` is the webhook URL's path, `id` the delivery
+    /// id for presets that carry it in a header, `event_type` likewise.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`] when the secret cannot sign (a public key).
+    fn sign(
+        &self,
+        payload: &[u8],
+        event_type: &str,
+        id: &str,
+        secret: &SecretText,
+        now: Timestamp,
+    ) -> Result<SignedRequest, SettingError>;
+
+    /// A sample payload of the type with fresh ids, or `None` for a type the simulator has no
+    /// sample of. `unique` is a random token to make ids from.
+    fn sample(&self, event_type: &str, unique: &str, now: Timestamp) -> Option<Vec<u8>>;
+
+    /// Event types [`Provider::sample`] knows, most used first.
+    fn sample_types(&self) -> Vec<&'static str>;
+
+    /// Further header names to store with the request (lower case), beside the common ones.
+    /// Never one whose value *is* a secret.
+    fn stored_headers(&self) -> Vec<String>;
+}

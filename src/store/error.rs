@@ -1,0 +1,88 @@
+//! What can go wrong between us and PostgreSQL.
+
+use tokio_postgres::error::SqlState;
+
+/// A failed database operation. Messages carry no row values: PostgreSQL's `DETAIL` is left out,
+/// since it quotes its input.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The connection URL cannot be used.
+    #[error("database.url: {0}")]
+    Url(String),
+    /// TLS cannot be set up.
+    #[error("database TLS: {0}")]
+    Tls(String),
+    /// No connection could be had in time.
+    #[error("no database connection: {0}")]
+    Unavailable(String),
+    /// PostgreSQL refused a statement.
+    #[error("database refused the statement: {}", describe(.0))]
+    Statement(#[source] tokio_postgres::Error),
+    /// A migration failed; nothing of it was applied.
+    #[error("migration: {0}")]
+    Migration(String),
+    /// The COMMIT was answered together with a warning: not durable everywhere it should be.
+    #[error("the commit is not durable: a warning arrived while it was in flight")]
+    NotDurable,
+    /// A guarded statement changed another number of rows than it must.
+    #[error("{statement} changed {changed} rows where {expected} were due")]
+    RowCount {
+        /// The statement.
+        statement: &'static str,
+        /// Rows changed.
+        changed: u64,
+        /// Rows due.
+        expected: u64,
+    },
+    /// What is asked for does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// A rule forbids it; the text says which and what to do.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl StoreError {
+    /// The SQLSTATE, if PostgreSQL answered with one.
+    pub fn sqlstate(&self) -> Option<&SqlState> {
+        match self {
+            Self::Statement(error) => error.code(),
+            _ => None,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Statement(error)
+    }
+}
+
+/// Message and SQLSTATE without `DETAIL`, `HINT` and `CONTEXT`, which quote values.
+fn describe(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("{} (SQLSTATE {})", class_text(db.code()), db.code().code()),
+        None => "connection lost or protocol error".to_owned(),
+    }
+}
+
+/// Even the primary message may quote values ("invalid input syntax for type json: ..."), so
+/// outside the well-known conditions only the class is named.
+fn class_text(code: &SqlState) -> &'static str {
+    match code.code().get(..2) {
+        Some("08") => "connection exception",
+        Some("22") => "data exception",
+        Some("23") => "integrity constraint violation",
+        Some("25") => "invalid transaction state or read-only transaction",
+        Some("28") => "invalid authorization",
+        Some("3D") => "database does not exist",
+        Some("3F") => "schema does not exist: run `oncehook migrate`",
+        Some("40") => "transaction rollback (serialization failure or deadlock)",
+        Some("42") => "object missing or permission denied: run `oncehook migrate`, check grants",
+        Some("53") => "insufficient resources (disk, memory or connections)",
+        Some("55") => "lock not available",
+        Some("57") => "cancelled or shutting down",
+        _ => "error",
+    }
+}
