@@ -1,5 +1,115 @@
 //! A ready delivery becomes its outcome.
+//!
+//! ```text
+//! claim::run            leases due deliveries, bounded by what may run at once
+//!  ├ work::transactional  sql, function: many per transaction
+//!  │  └ settle::batch      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
+//!  └ work::calls          http: send, then settle
+//! reap::run             expired leases: suspects, poison
+//! ```
+//!
+//! Every write proves its lease token; the database's clock alone decides when a lease ends.
 
+mod active;
+mod claim;
 pub mod handler;
+mod reap;
+mod settle;
+mod work;
 
-pub use handler::{HandlerKind, HandlerSpec, HttpTarget};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::store::Store;
+
+pub(crate) use active::{Active, ActiveHandler, Registry};
+pub(crate) use handler::http::client as http_client;
+pub use handler::{
+    Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, Work,
+};
+
+/// Settings of a node's dispatcher.
+#[derive(Debug, Clone, Copy)]
+pub struct DispatchConfig {
+    /// Longest time between two looks at the table; wake-ups only shorten it.
+    pub poll: Duration,
+    /// How long a shutdown waits for running handlers.
+    pub grace: Duration,
+    /// Transactions of handlers at once, each on a connection of its own.
+    pub connections: usize,
+}
+
+impl Default for DispatchConfig {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_millis(500),
+            grace: Duration::from_secs(25),
+            connections: 4,
+        }
+    }
+}
+
+/// What every part of the dispatcher needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub(crate) store: Store,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) http: reqwest::Client,
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+impl Context {
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+}
+
+/// A running dispatcher.
+#[derive(Debug)]
+pub(crate) struct Dispatcher {
+    stop: watch::Sender<bool>,
+    claims: JoinHandle<()>,
+    reaper: JoinHandle<()>,
+    grace: Duration,
+}
+
+impl Dispatcher {
+    /// Starts the claim loop and the reaper.
+    pub(crate) fn start(
+        store: Store,
+        registry: Arc<Registry>,
+        http: reqwest::Client,
+        config: DispatchConfig,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let (stop, stopping) = watch::channel(false);
+        let context = Context {
+            store,
+            registry,
+            http,
+            stopping,
+        };
+        Self {
+            stop,
+            claims: tokio::spawn(claim::run(context.clone(), config, wake)),
+            reaper: tokio::spawn(reap::run(context)),
+            grace: config.grace,
+        }
+    }
+
+    /// Stops claiming, gives unstarted leases back, waits for running handlers up to the grace
+    /// time. What runs longer is abandoned: its transaction rolls back, and a lease of a call
+    /// passes to another node when it ends.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        self.reaper.abort();
+        let claims = self.claims.abort_handle();
+        if tokio::time::timeout(self.grace, self.claims).await.is_err() {
+            tracing::warn!("handlers were still running at the end of the grace time");
+            claims.abort();
+        }
+    }
+}

@@ -98,6 +98,12 @@ impl EventKey {
         Self(format!("sha256:{}", digest.hex()))
     }
 
+    /// The key of an event whose sender gives it no id: `content:<hex digest>` of its comparable
+    /// content. Weak: two real events with equal content count as one.
+    pub fn of_content(digest: &Digest) -> Self {
+        Self(format!("content:{}", digest.hex()))
+    }
+
     /// A key read back from the database or given by a person; only its length is checked.
     ///
     /// # Errors

@@ -1,1 +1,24 @@
-//! The actix-web routes.
+//! The actix-web routes: webhooks in, status out.
+//!
+//! Two listeners: the public one takes webhooks, the API one answers people. [`serve`] runs both;
+//! [`scope`] or [`Inbox`] mounts the webhook routes in an application of your own, limits included.
+//!
+//! What it never does: decide, speak SQL, answer 2xx before the engine has committed, answer 5xx
+//! other than 503, redirect, or write a header value or a body byte into a log.
+
+mod answer;
+mod body;
+mod early;
+mod events;
+mod filter;
+mod health;
+mod inbox;
+mod incoming;
+mod problem;
+mod server;
+mod webhook;
+#[cfg(test)]
+mod wire_tests;
+
+pub use inbox::{Inbox, Limits, scope};
+pub use server::{Running, ServeConfig, serve};

@@ -1,4 +1,13 @@
 //! Verified items become a durable receipt.
+//!
+//! Requests wait in a bounded queue, are written in batches of as many as are waiting, one unnest
+//! statement each, and are answered after the COMMIT. A caller that hangs up stops nothing.
+
+mod batch;
+mod judge;
+mod queue;
+
+pub use queue::{Ingest, IngestConfig};
 
 use std::sync::Arc;
 
@@ -39,6 +48,9 @@ pub struct Submission {
     pub request: StoredRequest,
     /// Its items, in the order of the body.
     pub items: Vec<Item>,
+    /// Handlers each item is fanned out to, in the items' order. Only items that read as events
+    /// get deliveries.
+    pub handlers: Vec<Vec<i32>>,
 }
 
 /// What became of one item.

@@ -1,5 +1,7 @@
 //! Header fields as a list: order, case and repeats are kept.
 
+use crate::domain::Refusal;
+
 /// Header fields in the order received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(String, Vec<u8>)>);
@@ -24,6 +26,22 @@ impl Headers {
         self.all(name).next()
     }
 
+    /// The value of a header that a check needs, without white space around it; `None` when it is
+    /// absent or empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::MalformedSignature`] when it was sent twice: two parties on the way might take
+    /// different ones.
+    pub(crate) fn only<'a>(&'a self, name: &'a str) -> Result<Option<&'a [u8]>, Refusal> {
+        let mut values = self.all(name);
+        let first = values.next().map(<[u8]>::trim_ascii);
+        if values.next().is_some() {
+            return Err(Refusal::MalformedSignature);
+        }
+        Ok(first.filter(|value| !value.is_empty()))
+    }
+
     /// All fields.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(n, v)| (n.as_str(), v.as_slice()))
@@ -39,4 +57,16 @@ impl<N: Into<String>, V: Into<Vec<u8>>> FromIterator<(N, V)> for Headers {
                 .collect(),
         )
     }
+}
+
+/// Whether a text can be the name of a header field.
+///
+/// # Source
+///
+/// RFC 9110, `token`.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }

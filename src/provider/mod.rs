@@ -1,14 +1,45 @@
 //! One sender's dialect: raw bytes in, verified items out.
 //!
 //! A [`Provider`] is a preset bound to its options. It never touches the database, the network or
-//! the machine's clock. Adding one that is plain MAC-over-template is a table entry in
-//! [`presets`]; anything else is a file of its own.
+//! the machine's clock. Adding one whose signature is a MAC over a template is a table entry in
+//! `presets.rs`; anything else is a file of its own.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `scheme`, `template`, `mac`, `key` | verifying and signing by a declared scheme |
+//! | `reading`, `form` | key, type, entity and digests by declared rules |
+//! | `declared`, `presets` | both halves as one preset, and the table of them |
+//! | `hmac` | a table entry made of the source's own options |
+//! | `adyen` | the one that needs code: signatures inside the items |
+//! | `compare` | the only comparison of signatures |
 
+mod adyen;
+mod compare;
+mod declared;
+#[cfg(test)]
+mod fixtures;
+mod form;
 mod headers;
-
+mod hmac;
+mod key;
+mod mac;
+mod options;
+mod presets;
+mod reading;
+mod registry;
+mod samples;
+mod scheme;
 mod source;
+mod template;
+#[cfg(test)]
+mod tests;
 
 pub use headers::Headers;
+pub use mac::{Encoding, Hash};
+pub use options::{EventId, HmacOptions, Options};
+pub use reading::NAME_BYTES_MAX;
+pub use registry::{NAMES, PresetInfo, build, list};
+pub use scheme::Unit;
 pub use source::{OnConflict, Source};
 
 use jiff::Timestamp;
@@ -47,6 +78,17 @@ pub struct Reply {
     pub content_type: &'static str,
     /// The body.
     pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// 200 with a short text.
+    fn text(body: &str) -> Self {
+        Self {
+            status: 200,
+            content_type: "text/plain; charset=utf-8",
+            body: body.as_bytes().to_vec(),
+        }
+    }
 }
 
 /// A correctly signed request, made by [`Provider::sign`].
@@ -101,6 +143,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The id recipe in words that never change while keys made by it are stored. A source whose
     /// recipe differs from the stored one is refused at start.
     fn recipe(&self) -> String;
+
+    /// What the operator should know about this source's settings, for `check` and the start-up
+    /// log: ids that no signature covers, events without an id.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The acknowledgement this sender wants, or `None` for oncehook's own JSON.
     fn acknowledge(&self) -> Option<Reply> {

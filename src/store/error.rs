@@ -25,6 +25,9 @@ pub enum StoreError {
     /// The COMMIT was answered together with a warning: not durable everywhere it should be.
     #[error("the commit is not durable: a warning arrived while it was in flight")]
     NotDurable,
+    /// A statement inside a handler ended the whole batch; the text is its SQLSTATE.
+    #[error("a statement inside a handler was cancelled or rolled back (SQLSTATE {0})")]
+    BatchCancelled(String),
     /// A guarded statement changed another number of rows than it must.
     #[error("{statement} changed {changed} rows where {expected} were due")]
     RowCount {
@@ -38,6 +41,9 @@ pub enum StoreError {
     /// What is asked for does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// The event is known, its payload was dropped by retention.
+    #[error("{0}")]
+    PayloadExpired(String),
     /// A rule forbids it; the text says which and what to do.
     #[error("{0}")]
     Refused(String),

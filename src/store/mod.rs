@@ -1,6 +1,88 @@
 //! Everything that speaks to PostgreSQL, and the only place with SQL.
+//!
+//! One statement per file in `sql/`, whose head is its contract; one function runs it. Functions
+//! take a connection or a transaction and return domain types; rows stay inside. No transaction
+//! lives across a network call.
 
-pub mod error;
+pub(crate) mod audit;
+pub(crate) mod connection;
+pub(crate) mod delivery;
+mod error;
+pub(crate) mod health;
+pub(crate) mod ingest;
+pub(crate) mod keeper;
+pub mod migrate;
 pub mod query;
+pub(crate) mod registry;
+pub(crate) mod rejected;
+mod replay;
+mod settings;
+mod signal;
+mod tls;
+pub(crate) mod transaction;
+mod work;
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
 
 pub use error::StoreError;
+pub use replay::ReplayRequest;
+pub use settings::Settings;
+pub(crate) use signal::Signal;
+pub use work::Work;
+
+use connection::{Lent, Pool};
+
+/// Connections that ingest may use: two batches at most are in flight, one is spare.
+const INGEST_CONNECTIONS: usize = 3;
+/// Connections for queries, replays, registry and house-keeping.
+const ADMIN_CONNECTIONS: usize = 4;
+
+/// The database, as everything above it sees it. Cheap to clone; connects lazily.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Pools>);
+
+#[derive(Debug)]
+struct Pools {
+    settings: Settings,
+    runtime: Handle,
+    /// Apart, so that handlers and queries never make an acknowledgement wait.
+    ingest: Pool,
+    dispatch: Pool,
+    admin: Pool,
+}
+
+impl Store {
+    /// Pools for ingest, dispatch and everything else. `dispatch_connections` is the most that
+    /// handlers use at once; one more is for claims.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] outside a Tokio runtime, which drives the connections;
+    /// [`StoreError::Tls`] when `sslmode` asks for roots that cannot be read.
+    pub fn new(settings: Settings, dispatch_connections: usize) -> Result<Self, StoreError> {
+        let tls = tls::connector(&settings)?;
+        let runtime =
+            Handle::try_current().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        Ok(Self(Arc::new(Pools {
+            ingest: Pool::new(&settings, &tls, &runtime, INGEST_CONNECTIONS)?,
+            dispatch: Pool::new(&settings, &tls, &runtime, dispatch_connections + 1)?,
+            admin: Pool::new(&settings, &tls, &runtime, ADMIN_CONNECTIONS)?,
+            settings,
+            runtime,
+        })))
+    }
+
+    pub(crate) async fn ingest(&self) -> Result<Lent, StoreError> {
+        self.0.ingest.get().await
+    }
+
+    pub(crate) async fn dispatch(&self) -> Result<Lent, StoreError> {
+        self.0.dispatch.get().await
+    }
+
+    pub(crate) async fn admin(&self) -> Result<Lent, StoreError> {
+        self.0.admin.get().await
+    }
+}

@@ -1,1 +1,12 @@
-//! Logs and metrics.
+//! Logs and metrics. No payload and no secret passes here, whatever the level.
+
+mod clean;
+#[cfg(feature = "cli")]
+pub mod logs;
+pub mod metrics;
+
+pub use clean::clean;
+pub use metrics::{
+    Gauges, accepted, attempt_failed, batch, commit_took, conflicts, duplicates, finished, gauges,
+    lease_lost, queue_depth, refusal_burst, refused, responded, unavailable, unreadable,
+};

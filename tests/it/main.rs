@@ -1,2 +1,15 @@
-//! x
-fn main() {}
+//! The whole suite, over real sockets and a real PostgreSQL: one module per capability.
+//!
+//! Nothing has to run beforehand; see `support` for what the tests stand on.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "in a test, helpers included, a broken expectation is a failure with a place"
+)]
+
+mod embedded;
+mod harness;
+mod http;
+mod support;

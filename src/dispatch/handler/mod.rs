@@ -1,8 +1,19 @@
 //! What reacts to an event.
 
+mod answer;
+mod error_text;
+mod function;
+pub(super) mod http;
+mod sql;
+pub(super) mod transactional;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{Pattern, Policy, SecretText};
+
+pub use crate::store::Work;
+pub use function::{Answer, Delivered, Function, HandlerError};
 
 /// A handler as configured.
 #[derive(Debug, Clone)]
@@ -19,24 +30,58 @@ pub struct HandlerSpec {
     pub policy: Policy,
     /// Longest run of one delivery.
     pub timeout: Duration,
-    /// How long a claim holds.
+    /// How long a claim holds. For `http` longer than `timeout`, so that no call outlives it.
     pub lease: Duration,
-    /// Deliveries settled per transaction (transactional kinds).
+    /// Deliveries settled per transaction (transactional kinds), 1 to 50.
     pub batch: u16,
     /// Calls in flight per node (`http`).
     pub concurrency: u16,
 }
 
+impl HandlerSpec {
+    /// A handler with the default time-outs, batch and retry budget.
+    pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
+        let timeout = Duration::from_secs(10);
+        let lease = match kind {
+            HandlerKind::Http(_) => timeout + Duration::from_secs(60),
+            HandlerKind::Sql { .. } | HandlerKind::Function(_) => Duration::from_secs(30),
+        };
+        Self {
+            name: name.into(),
+            was: None,
+            events,
+            kind,
+            policy: Policy::default(),
+            timeout,
+            lease,
+            batch: 50,
+            concurrency: 16,
+        }
+    }
+}
+
 /// The kinds of handlers.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum HandlerKind {
-    /// A SQL function in the engine's transaction: `schema.function`.
+    /// A SQL function in the engine's transaction.
     Sql {
         /// Qualified name of a function `(oncehook.delivered) returns void or jsonb`.
         call: String,
     },
+    /// Your own code in the engine's transaction (crate users).
+    Function(Arc<dyn Function>),
     /// A signed POST.
     Http(HttpTarget),
+}
+
+impl std::fmt::Debug for HandlerKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sql { call } => f.debug_struct("Sql").field("call", call).finish(),
+            Self::Function(_) => f.write_str("Function"),
+            Self::Http(target) => f.debug_tuple("Http").field(target).finish(),
+        }
+    }
 }
 
 /// Where an `http` handler posts to.

@@ -1,0 +1,102 @@
+//! The sources and handlers a node works with right now; swapped as a whole on reload.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::domain::{EffectKey, Routes};
+use crate::provider::{Provider, Source};
+use crate::store::delivery::{Lease, LeasedEvent};
+use crate::store::registry::SqlFunction;
+use crate::store::{Store, StoreError};
+
+use super::HandlerSpec;
+
+/// A handler with what was found out about it at start.
+#[derive(Debug)]
+pub(crate) struct ActiveHandler {
+    pub(crate) id: i32,
+    /// The name under which it was first registered; part of its effect keys.
+    pub(crate) first_name: String,
+    pub(crate) spec: HandlerSpec,
+    /// The checked function of a `sql` handler.
+    pub(crate) sql: Option<SqlFunction>,
+    /// Signs the requests of an `http` handler.
+    pub(crate) signer: Option<Arc<dyn Provider>>,
+}
+
+/// One consistent set.
+#[derive(Debug, Default)]
+pub(crate) struct Active {
+    pub(crate) sources: HashMap<String, (i32, Arc<Source>)>,
+    pub(crate) handlers: BTreeMap<i32, Arc<ActiveHandler>>,
+    pub(crate) routes: Routes,
+}
+
+/// Current and first name of a source.
+type Names = (String, String);
+
+/// Holds the current set.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    active: RwLock<Arc<Active>>,
+    /// Every source in the database, also those no longer configured: their events still run.
+    names: RwLock<HashMap<i32, Names>>,
+}
+
+impl Registry {
+    /// The current set; cheap.
+    pub(crate) fn current(&self) -> Arc<Active> {
+        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Swaps the set. Work already claimed ends under the old one.
+    pub(crate) fn swap(&self, active: Active) {
+        *self.active.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(active);
+    }
+
+    /// Makes sure that every source of the leases has a known name.
+    pub(crate) async fn learn_names(
+        &self,
+        store: &Store,
+        leases: &[Lease],
+    ) -> Result<(), StoreError> {
+        let missing = {
+            let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+            leases
+                .iter()
+                .filter_map(|l| l.event.as_ref())
+                .any(|e| !names.contains_key(&e.source_id))
+        };
+        if missing {
+            let all = store.source_names().await?;
+            *self.names.write().unwrap_or_else(PoisonError::into_inner) = all;
+        }
+        Ok(())
+    }
+
+    /// Forgets the names, after a rename.
+    pub(crate) fn forget_names(&self) {
+        self.names
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
+    /// Source name and effect key of a lease.
+    pub(crate) fn identify(
+        &self,
+        lease: &Lease,
+        event: &LeasedEvent,
+        handler: &ActiveHandler,
+    ) -> Option<(String, EffectKey)> {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let (name, first_name) = names.get(&event.source_id)?;
+        let key = EffectKey::derive(
+            first_name,
+            &event.key,
+            &handler.first_name,
+            lease.generation,
+        );
+        Some((name.clone(), key))
+    }
+}

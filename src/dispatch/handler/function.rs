@@ -1,0 +1,280 @@
+//! The `function` kind: your own code in the engine's transaction.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::domain::Verdict;
+use crate::store::delivery::{self, Lease};
+use crate::store::transaction::Transaction;
+use crate::store::{StoreError, Work, delivery::Payload};
+use crate::telemetry::clean;
+
+use super::super::{ActiveHandler, Context};
+use super::error_text;
+use super::transactional::{Ran, RunError};
+
+/// Handler time after which a batch takes on no more.
+const BUDGET: Duration = Duration::from_millis(20);
+
+/// An event as a handler sees it.
+#[derive(Debug, Clone)]
+pub struct Delivered {
+    /// oncehook's id.
+    pub id: Uuid,
+    /// Source name.
+    pub source: String,
+    /// Event key.
+    pub key: String,
+    /// Provider's event type.
+    pub event_type: Option<String>,
+    /// Business object.
+    pub entity: Option<String>,
+    /// When it happened, by the provider's clock.
+    pub occurred_at: Option<Timestamp>,
+    /// When it was received, by the database's clock.
+    pub received_at: Timestamp,
+    /// The exact bytes of the event's item.
+    pub body: Arc<[u8]>,
+    /// The stable id of this effect: send it with anything that leaves the database.
+    pub effect_key: String,
+    /// Run, from 1; replays count up.
+    pub run: i16,
+    /// Try within the run, from 1.
+    pub attempt: i32,
+}
+
+/// What a function answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The work is done; what was written through [`Work`] commits together with the outcome.
+    Done,
+    /// Done, and what it made.
+    DoneWith(String),
+    /// A final business "no"; what was written commits.
+    Failed(String),
+    /// There was nothing to do, and why.
+    Skip(String),
+    /// Not done; what was written rolls back. Tried again after the schedule's delay, or after
+    /// this one if longer.
+    Retry(Option<Duration>, String),
+    /// No later try can succeed; what was written rolls back, the event becomes a dead letter.
+    Permanent(String),
+}
+
+/// Any error: what was written rolls back and the event is tried again.
+pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A handler of your own inside the engine's transaction.
+///
+/// What it writes through [`Work`] commits together with the event's outcome, or not at all: that
+/// is exactly once. What it does outside (a call, a file) is not covered; use an `http` handler,
+/// or send the [`Delivered::effect_key`] along.
+#[async_trait]
+pub trait Function: Send + Sync + 'static {
+    /// Handles one event.
+    async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError>;
+}
+
+/// Runs the function over locked leases, each in a savepoint.
+pub(super) async fn run(
+    context: &Context,
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    function: &dyn Function,
+    leases: &[&Lease],
+    xact: &str,
+) -> Result<Vec<Ran>, RunError> {
+    let began = Instant::now();
+    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let mut payloads = delivery::payloads(transaction.connection(), &events).await?;
+    let mut ran = Vec::with_capacity(leases.len());
+    for (index, lease) in leases.iter().enumerate() {
+        if began.elapsed() > BUDGET && index > 0 {
+            ran.push(Ran::NotRun);
+            continue;
+        }
+        let Some(event) = payloads
+            .remove(&lease.event_id)
+            .and_then(|p| delivered(context, handler, lease, p))
+        else {
+            ran.push(Ran::Verdict(Verdict::Permanent {
+                error: "payload-expired: the event's payload was dropped".to_owned(),
+            }));
+            continue;
+        };
+        ran.push(
+            one(
+                transaction,
+                handler,
+                function,
+                &event,
+                xact,
+                index,
+                leases.len() > 1,
+            )
+            .await?,
+        );
+    }
+    Ok(ran)
+}
+
+/// One event in its savepoint.
+async fn one(
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    function: &dyn Function,
+    event: &Delivered,
+    xact: &str,
+    index: usize,
+    among_others: bool,
+) -> Result<Ran, RunError> {
+    transaction.savepoint().await?;
+    let work = Work::new(transaction);
+    let answered = AssertUnwindSafe(function.handle(event, &work)).catch_unwind();
+    let answered = tokio::time::timeout(handler.spec.timeout, answered)
+        .await
+        .map_err(|_| RunError::TimedOut)?;
+    let verdict = match answered {
+        Ok(Ok(answer)) => verdict(answer),
+        Ok(Err(error)) => {
+            batch_error(error.as_ref())?;
+            if among_others && is_constraint(error.as_ref()) {
+                rollback(transaction, xact, index).await?;
+                return Ok(Ran::Confirm);
+            }
+            Verdict::Retry {
+                after: None,
+                error: error_text::of_error(error.as_ref()),
+            }
+        }
+        Err(_) => Verdict::Retry {
+            after: None,
+            error: "the handler panicked".to_owned(),
+        },
+    };
+    let keeps_writes = matches!(
+        verdict,
+        Verdict::Done { .. } | Verdict::Failed { .. } | Verdict::Skip { .. }
+    );
+    if !keeps_writes {
+        rollback(transaction, xact, index).await?;
+        return Ok(Ran::Verdict(verdict));
+    }
+    if let Err(error) = transaction.check_constraints().await {
+        // A deferred constraint, or an error the handler swallowed: the savepoint is lost.
+        batch_error(&error)?;
+        rollback(transaction, xact, index).await?;
+        if among_others && error.code().is_some_and(|c| c.code().starts_with("23")) {
+            return Ok(Ran::Confirm);
+        }
+        return Ok(Ran::Verdict(Verdict::Retry {
+            after: None,
+            error: error_text::of_error(&error),
+        }));
+    }
+    if delivery::current_xact(transaction).await? != xact {
+        return Err(RunError::EndedTransaction(index));
+    }
+    transaction.release().await?;
+    Ok(Ran::Verdict(verdict))
+}
+
+/// Back to before the handler; a savepoint that is gone means the handler ended the transaction.
+async fn rollback(transaction: &Transaction<'_>, xact: &str, index: usize) -> Result<(), RunError> {
+    match transaction.back_to_savepoint().await {
+        Ok(()) if delivery::current_xact(transaction).await? == xact => Ok(()),
+        Ok(()) => Err(RunError::EndedTransaction(index)),
+        // 3B001: no such savepoint; 25P01: no transaction.
+        Err(error)
+            if error
+                .code()
+                .is_some_and(|c| matches!(c.code(), "3B001" | "25P01")) =>
+        {
+            Err(RunError::EndedTransaction(index))
+        }
+        Err(error) => Err(RunError::Store(error.into())),
+    }
+}
+
+/// Errors that end the whole batch: deadlock, serialization failure, lock time-out, cancellation,
+/// a lost connection.
+fn batch_error(error: &(dyn std::error::Error + 'static)) -> Result<(), RunError> {
+    let Some(database) = error.downcast_ref::<tokio_postgres::Error>() else {
+        return Ok(());
+    };
+    let code = database.code().map(|c| c.code().to_owned());
+    let whole = match code.as_deref() {
+        None => database.is_closed(),
+        Some(code) => {
+            code.starts_with("40")
+                || matches!(code, "55P03" | "57014" | "57P01" | "57P02" | "57P03")
+        }
+    };
+    if !whole {
+        return Ok(());
+    }
+    // The original error belongs to the handler; its code decides what happens to the batch.
+    Err(RunError::Store(match code.as_deref() {
+        Some(code) if code.starts_with("40") || matches!(code, "55P03" | "57014") => {
+            StoreError::BatchCancelled(code.to_owned())
+        }
+        _ => StoreError::Unavailable("the connection was lost inside the handler".to_owned()),
+    }))
+}
+
+fn is_constraint(error: &(dyn std::error::Error + 'static)) -> bool {
+    error
+        .downcast_ref::<tokio_postgres::Error>()
+        .and_then(tokio_postgres::Error::code)
+        .is_some_and(|code| code.code().starts_with("23"))
+}
+
+fn verdict(answer: Answer) -> Verdict {
+    let text = |text: String| clean(&error_text::mask(&text)).into_owned();
+    match answer {
+        Answer::Done => Verdict::Done { resource: None },
+        Answer::DoneWith(resource) => Verdict::Done {
+            resource: Some(resource),
+        },
+        Answer::Failed(reason) => Verdict::Failed {
+            reason: text(reason),
+        },
+        Answer::Skip(reason) => Verdict::Skip {
+            reason: text(reason),
+        },
+        Answer::Retry(after, error) => Verdict::Retry {
+            after,
+            error: text(error),
+        },
+        Answer::Permanent(error) => Verdict::Permanent { error: text(error) },
+    }
+}
+
+fn delivered(
+    context: &Context,
+    handler: &ActiveHandler,
+    lease: &Lease,
+    payload: Payload,
+) -> Option<Delivered> {
+    let event = lease.event.as_ref()?;
+    let (source, effect_key) = context.registry.identify(lease, event, handler)?;
+    Some(Delivered {
+        id: lease.event_id,
+        source,
+        key: event.key.as_str().to_owned(),
+        event_type: event.event_type.clone(),
+        entity: event.entity.clone(),
+        occurred_at: event.occurred_at,
+        received_at: payload.received_at,
+        body: payload.body.into(),
+        effect_key: effect_key.as_str().to_owned(),
+        run: lease.run,
+        attempt: lease.attempt(),
+    })
+}

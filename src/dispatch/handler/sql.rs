@@ -1,0 +1,94 @@
+//! The `sql` kind: a SQL function called by a server-side loop, one exception block per event.
+
+use std::time::Duration;
+
+use crate::domain::Verdict;
+use crate::store::delivery::{self, Lease, SqlCall, SqlFailure};
+use crate::store::registry::SqlFunction;
+use crate::store::transaction::Transaction;
+
+use super::super::{ActiveHandler, Context};
+use super::transactional::{Ran, RunError};
+use super::{answer, error_text};
+
+/// Handler time after which a batch takes on no more.
+const BUDGET: Duration = Duration::from_millis(20);
+
+/// SQLSTATE that a handler raises for "no later try can succeed".
+pub(crate) const PERMANENT: &str = "OH001";
+/// SQLSTATE of the engine's loop for an event whose payload is gone.
+const PAYLOAD_EXPIRED: &str = "OH404";
+
+pub(super) async fn run(
+    context: &Context,
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    function: &SqlFunction,
+    leases: &[&Lease],
+) -> Result<Vec<Ran>, RunError> {
+    let mut ran: Vec<Ran> = leases.iter().map(|_| Ran::NotRun).collect();
+    let mut calls = Vec::with_capacity(leases.len());
+    let mut positions = Vec::with_capacity(leases.len());
+    let mut names = Vec::with_capacity(leases.len());
+    for (position, lease) in leases.iter().enumerate() {
+        match lease
+            .event
+            .as_ref()
+            .and_then(|event| context.registry.identify(lease, event, handler))
+        {
+            Some((source, effect_key)) => {
+                positions.push(position);
+                names.push((*lease, effect_key.as_str().to_owned(), source));
+            }
+            None => set(&mut ran, position, Ran::Verdict(expired())),
+        }
+    }
+    for (lease, effect_key, source) in &names {
+        calls.push((*lease, effect_key.clone(), source.as_str()));
+    }
+    let call = SqlCall {
+        function: &function.call,
+        answers: function.answers,
+        budget: BUDGET,
+    };
+    let among_others = calls.len() > 1;
+    for done in delivery::run_sql(transaction, &call, &calls).await? {
+        let Some(position) = positions.get(done.index) else {
+            continue;
+        };
+        let outcome = match done.result {
+            Ok(value) => Ran::Verdict(answer::verdict(value.as_ref())),
+            // SET CONSTRAINTS stays in force for the rest of the transaction, so a constraint
+            // failure among others may be the batch's doing.
+            Err(failure) if among_others && failure.code.starts_with("23") => Ran::Confirm,
+            Err(failure) => Ran::Verdict(verdict(&failure)),
+        };
+        set(&mut ran, *position, outcome);
+    }
+    Ok(ran)
+}
+
+fn set(ran: &mut [Ran], position: usize, outcome: Ran) {
+    if let Some(slot) = ran.get_mut(position) {
+        *slot = outcome;
+    }
+}
+
+fn expired() -> Verdict {
+    Verdict::Permanent {
+        error: "payload-expired: the event's payload was dropped".to_owned(),
+    }
+}
+
+fn verdict(failure: &SqlFailure) -> Verdict {
+    match failure.code.as_str() {
+        PAYLOAD_EXPIRED => expired(),
+        PERMANENT => Verdict::Permanent {
+            error: error_text::of_sql(failure),
+        },
+        _ => Verdict::Retry {
+            after: None,
+            error: error_text::of_sql(failure),
+        },
+    }
+}

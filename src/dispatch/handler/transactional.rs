@@ -1,0 +1,67 @@
+//! Handlers inside the engine's transaction: effect, outcome and delete commit together.
+
+use crate::domain::Verdict;
+use crate::store::StoreError;
+use crate::store::delivery::Lease;
+use crate::store::transaction::Transaction;
+
+use super::super::{ActiveHandler, Context};
+use super::{HandlerKind, function, sql};
+
+/// What became of one delivery of a batch.
+#[derive(Debug)]
+pub(crate) enum Ran {
+    /// The handler's answer.
+    Verdict(Verdict),
+    /// It failed on a constraint among others: to be confirmed alone.
+    Confirm,
+    /// Not begun.
+    NotRun,
+}
+
+/// Why the whole batch is rolled back.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// The database.
+    Store(StoreError),
+    /// The handler (of the lease at this index) ended the transaction itself.
+    EndedTransaction(usize),
+    /// A function did not return within the handler's time-out.
+    TimedOut,
+}
+
+impl From<StoreError> for RunError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Runs the handler over locked leases, each in a savepoint or block of its own.
+pub(crate) async fn run(
+    context: &Context,
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    leases: &[&Lease],
+    xact: Option<&str>,
+) -> Result<Vec<Ran>, RunError> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    match (&handler.spec.kind, &handler.sql) {
+        (HandlerKind::Sql { .. }, Some(found)) => {
+            sql::run(context, transaction, handler, found, leases).await
+        }
+        (HandlerKind::Function(code), _) => {
+            function::run(
+                context,
+                transaction,
+                handler,
+                code.as_ref(),
+                leases,
+                xact.unwrap_or_default(),
+            )
+            .await
+        }
+        _ => Ok(leases.iter().map(|_| Ran::NotRun).collect()),
+    }
+}

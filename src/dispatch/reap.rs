@@ -1,0 +1,128 @@
+//! Leases past their end: their holder is gone, or too late.
+
+use std::time::Duration;
+
+use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
+use crate::store::delivery::{self, Ended, Lease, NewAttempt};
+use crate::store::transaction::{Limits, Transaction};
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+
+use super::{Active, Context};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const BATCH: i64 = 200;
+
+pub(super) async fn run(context: Context) {
+    while !context.is_stopping() {
+        let active = context.registry.current();
+        if !active.handlers.is_empty() {
+            match sweep(&context.store, &active).await {
+                // A full batch: more are waiting.
+                Ok(reaped) if reaped as i64 >= BATCH => continue,
+                Ok(_) => {}
+                Err(error) => tracing::warn!(error = %error, "reaper failed"),
+            }
+        }
+        tokio::time::sleep(INTERVAL.mul_f64(0.5 + rand::random::<f64>())).await;
+    }
+}
+
+/// One transaction: rows that are being settled are locked by their worker and skipped; those
+/// taken stay locked until the decision is written.
+async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
+    let handlers: Vec<i32> = active.handlers.keys().copied().collect();
+    let connection = store.admin().await?;
+    let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+    let swept = async {
+        let expired = delivery::expired(&transaction, &handlers, BATCH).await?;
+        for (lease, held) in &expired {
+            // A suspect was claimed alone, so its loss counts towards the crash cap.
+            lost(&transaction, active, lease, lease.progress.suspect, *held).await?;
+        }
+        Ok(expired)
+    }
+    .await;
+    match swept {
+        Ok(expired) => {
+            transaction.commit().await?;
+            for (lease, _) in &expired {
+                if let Some(handler) = active.handlers.get(&lease.handler_id) {
+                    telemetry::lease_lost(&handler.spec.name);
+                    tracing::warn!(event.id = %lease.event_id, handler = %handler.spec.name, suspect = lease.progress.suspect, "lease ran out");
+                }
+            }
+            Ok(expired.len())
+        }
+        Err(error) => {
+            transaction.rollback(&error).await;
+            Err(error)
+        }
+    }
+}
+
+/// Writes what a lost lease makes of a delivery: a suspect, or poison after too many losses while
+/// it ran alone. The caller's transaction holds the row's lock.
+pub(super) async fn lost(
+    transaction: &Transaction<'_>,
+    active: &Active,
+    lease: &Lease,
+    alone: bool,
+    held: Duration,
+) -> Result<(), StoreError> {
+    let Some(handler) = active.handlers.get(&lease.handler_id) else {
+        return Ok(());
+    };
+    let attempt = NewAttempt {
+        event_id: lease.event_id,
+        handler_id: lease.handler_id,
+        run: lease.run,
+        token: lease.token,
+        verdict: "lost",
+        error: if alone {
+            "the lease was lost while it ran alone"
+        } else {
+            "the lease was lost among others"
+        }
+        .to_owned(),
+        age: held,
+    };
+    delivery::record_attempts(transaction, &[attempt]).await?;
+    match next(
+        lease.progress,
+        &Verdict::Lost { alone },
+        &handler.spec.policy,
+        0.0,
+    ) {
+        Transition::Finish {
+            ending,
+            reason,
+            resource,
+        } => {
+            tracing::error!(event.id = %lease.event_id, handler = %handler.spec.name, "dead letter: poison");
+            let ended = Ended {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                token: lease.token,
+                ending,
+                reason,
+                resource,
+                attempts: lease.attempt(),
+            };
+            delivery::finish(transaction, &[ended], DecidedBy::Handler).await?;
+            telemetry::finished(&handler.spec.name, ending);
+        }
+        Transition::Suspect { losses_alone } => {
+            delivery::suspect(
+                transaction,
+                lease.event_id,
+                lease.handler_id,
+                lease.token,
+                losses_alone,
+            )
+            .await?;
+        }
+        Transition::RetryLater { .. } => {}
+    }
+    Ok(())
+}

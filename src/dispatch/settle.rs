@@ -1,0 +1,157 @@
+//! One settle transaction: lock the rows, read the outcomes, run, write the transitions, COMMIT.
+
+use std::time::{Duration, Instant};
+
+use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
+use crate::store::StoreError;
+use crate::store::connection::Connection;
+use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, PutBack};
+use crate::store::transaction::{Limits, Transaction};
+use crate::telemetry;
+
+use super::ActiveHandler;
+
+/// The transitions of one transaction, collected and written together.
+#[derive(Debug, Default)]
+pub(super) struct Transitions {
+    ended: Vec<Ended>,
+    back: Vec<PutBack>,
+    attempts: Vec<NewAttempt>,
+}
+
+impl Transitions {
+    /// Decides what a verdict makes of a lease.
+    pub(super) fn decide(
+        &mut self,
+        handler: &ActiveHandler,
+        lease: &Lease,
+        verdict: &Verdict,
+        began: Instant,
+    ) {
+        // Time passed since the claim counts too.
+        let progress = Progress {
+            since_first: lease.progress.since_first + began.elapsed(),
+            ..lease.progress
+        };
+        let transition = next(progress, verdict, &handler.spec.policy, rand::random());
+        let (kind, error) = match verdict {
+            Verdict::Retry { error, .. } => ("retry", Some(error)),
+            Verdict::Permanent { error } => ("permanent", Some(error)),
+            _ => ("", None),
+        };
+        if let Some(error) = error {
+            self.attempts.push(NewAttempt {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                run: lease.run,
+                token: lease.token,
+                verdict: kind,
+                error: error.clone(),
+                age: began.elapsed(),
+            });
+        }
+        match transition {
+            Transition::Finish {
+                ending,
+                reason,
+                resource,
+            } => self.ended.push(Ended {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                token: lease.token,
+                ending,
+                reason,
+                resource,
+                attempts: lease.attempt(),
+            }),
+            Transition::RetryLater { delay } => self.back.push(PutBack {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                token: lease.token,
+                delay,
+            }),
+            // Only the reaper and `lost` make suspects, in transactions of their own.
+            Transition::Suspect { .. } => {}
+        }
+    }
+
+    /// Keeps an answer that came after its lease was lost: the transition is refused, the
+    /// evidence never is.
+    pub(super) fn evidence(&mut self, lease: &Lease, verdict: &Verdict, began: Instant) {
+        let answer = match verdict {
+            Verdict::Done { .. } => "done".to_owned(),
+            Verdict::Failed { reason } | Verdict::Skip { reason } => reason.clone(),
+            Verdict::Retry { error, .. } | Verdict::Permanent { error } => error.clone(),
+            Verdict::Lost { .. } => return,
+        };
+        self.attempts.push(NewAttempt {
+            event_id: lease.event_id,
+            handler_id: lease.handler_id,
+            run: lease.run,
+            token: lease.token,
+            verdict: "evidence",
+            error: format!("answer after the lease was lost: {answer}"),
+            age: began.elapsed(),
+        });
+    }
+
+    /// Writes everything; each row must still be ours.
+    pub(super) async fn write(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
+        delivery::record_attempts(transaction, &self.attempts).await?;
+        delivery::finish(transaction, &self.ended, DecidedBy::Handler).await?;
+        delivery::retry_later(transaction, &self.back).await
+    }
+
+    /// Counts and logs what the committed transaction did.
+    pub(super) fn report(&self, handler: &ActiveHandler) {
+        for ended in &self.ended {
+            telemetry::finished(&handler.spec.name, ended.ending);
+            if ended.ending == Ending::Dead {
+                tracing::error!(
+                    event.id = %ended.event_id, handler = %handler.spec.name, attempts = ended.attempts,
+                    reason = ended.reason.as_deref().unwrap_or_default(), "dead letter"
+                );
+            } else {
+                tracing::debug!(event.id = %ended.event_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
+            }
+        }
+        for attempt in &self.attempts {
+            telemetry::attempt_failed(&handler.spec.name);
+            tracing::warn!(
+                event.id = %attempt.event_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
+                "attempt failed"
+            );
+        }
+    }
+}
+
+/// Limits of a settle transaction, from the handler's time-out.
+pub(super) fn limits(handler: &ActiveHandler) -> Limits {
+    let timeout = handler.spec.timeout;
+    Limits {
+        statement: timeout + Duration::from_millis(250),
+        idle: timeout + Duration::from_secs(5),
+        lock: timeout,
+    }
+}
+
+/// Begins the settle transaction and locks the rows.
+pub(super) async fn begin<'c>(
+    connection: &'c Connection,
+    handler: &ActiveHandler,
+    leases: &[Lease],
+) -> Result<(Transaction<'c>, Locked), StoreError> {
+    let transaction = Transaction::begin(connection, limits(handler)).await?;
+    match delivery::lock(&transaction, leases).await {
+        Ok(locked) => {
+            for _ in locked.ours.len() + locked.finished.len()..leases.len() {
+                telemetry::lease_lost(&handler.spec.name);
+            }
+            Ok((transaction, locked))
+        }
+        Err(error) => {
+            transaction.rollback(&error).await;
+            Err(error)
+        }
+    }
+}

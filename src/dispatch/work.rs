@@ -1,0 +1,451 @@
+//! Claimed leases at work: batches of transactional handlers, single calls of `http` ones.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::domain::Verdict;
+use crate::store::StoreError;
+use crate::store::delivery::{self, Lease, Payload, ReadBack};
+use crate::store::transaction::{Limits, Transaction, is_connection_error};
+
+use super::handler::{HandlerKind, http, transactional as run};
+use super::settle::{self, Transitions};
+use super::{ActiveHandler, Context, reap};
+
+/// A call that was not started this long after its claim is given back.
+const START_WITHIN: Duration = Duration::from_secs(1);
+
+/// Pause between tries to reach the database while leases are held.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Settles a claimed group in transactions of up to `batch` deliveries.
+///
+/// A batch that fails is nobody's attempt: its members run singly, and only what fails alone
+/// counts. Leases that were not started when half of their time is over are given back.
+pub(super) async fn transactional(
+    context: Context,
+    handler: Arc<ActiveHandler>,
+    leases: Vec<Lease>,
+    claimed_at: Instant,
+    alone: bool,
+) {
+    let mut waiting: VecDeque<Lease> = leases.into();
+    let mut singly: VecDeque<Lease> = VecDeque::new();
+    while !waiting.is_empty() || !singly.is_empty() {
+        if context.is_stopping() || claimed_at.elapsed() > handler.spec.lease / 2 {
+            waiting.append(&mut singly);
+            give_back(&context, waiting.make_contiguous(), handler.spec.lease).await;
+            return;
+        }
+        let batch: Vec<Lease> = match singly.pop_front() {
+            Some(single) => vec![single],
+            None => waiting
+                .drain(..waiting.len().min(usize::from(handler.spec.batch)))
+                .collect(),
+        };
+        match batch_once(&context, &handler, &batch).await {
+            Ok(rest) => {
+                for lease in rest.not_run.into_iter().rev() {
+                    waiting.push_front(lease);
+                }
+                singly.extend(rest.confirm);
+            }
+            Err(failure) => match failed_batch(&context, &handler, batch, failure, alone).await {
+                Next::Singly(members) => singly.extend(members),
+                Next::Settled => {}
+            },
+        }
+    }
+}
+
+/// What a committed batch left over.
+struct Rest {
+    /// Not begun: the budget of handler time was spent.
+    not_run: Vec<Lease>,
+    /// Failed on a constraint among others; confirmed alone before it counts.
+    confirm: Vec<Lease>,
+}
+
+/// Why a batch did not commit.
+enum Failure {
+    /// No connection could be had: nothing was begun.
+    NotBegun(StoreError),
+    /// Rolled back, or cut at an unknown point.
+    Broken(StoreError),
+    /// The handler ended the engine's transaction itself.
+    EndedTransaction(usize),
+    /// A function handler ran into its time-out.
+    TimedOut,
+}
+
+async fn batch_once(
+    context: &Context,
+    handler: &ActiveHandler,
+    batch: &[Lease],
+) -> Result<Rest, Failure> {
+    let connection = context.store.dispatch().await.map_err(Failure::NotBegun)?;
+    context
+        .registry
+        .learn_names(&context.store, batch)
+        .await
+        .map_err(Failure::NotBegun)?;
+    let began = Instant::now();
+    let (transaction, locked) = settle::begin(&connection, handler, batch)
+        .await
+        .map_err(Failure::Broken)?;
+    let settled = async {
+        let left_over: Vec<&Lease> = locked
+            .finished
+            .iter()
+            .filter_map(|i| batch.get(*i))
+            .collect();
+        delivery::remove(&transaction, &left_over).await?;
+        let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
+        let ran = run::run(
+            context,
+            &transaction,
+            handler,
+            &ours,
+            locked.xact.as_deref(),
+        )
+        .await?;
+        let mut transitions = Transitions::default();
+        let mut rest = Rest {
+            not_run: Vec::new(),
+            confirm: Vec::new(),
+        };
+        for (lease, outcome) in ours.into_iter().zip(ran) {
+            match outcome {
+                run::Ran::Verdict(verdict) => transitions.decide(handler, lease, &verdict, began),
+                run::Ran::Confirm => rest.confirm.push(lease.clone()),
+                run::Ran::NotRun => rest.not_run.push(lease.clone()),
+            }
+        }
+        transitions.write(&transaction).await?;
+        Ok((transitions, rest))
+    }
+    .await;
+    match settled {
+        Ok((transitions, rest)) => {
+            transaction.commit().await.map_err(Failure::Broken)?;
+            transitions.report(handler);
+            Ok(rest)
+        }
+        Err(run::RunError::Store(error)) => {
+            transaction.rollback(&error).await;
+            Err(Failure::Broken(error))
+        }
+        // The connection is left unclean on purpose: it is dropped, which ends whatever the
+        // handler is still doing on it.
+        Err(run::RunError::EndedTransaction(index)) => Err(Failure::EndedTransaction(
+            locked.ours.get(index).copied().unwrap_or(0),
+        )),
+        Err(run::RunError::TimedOut) => Err(Failure::TimedOut),
+    }
+}
+
+enum Next {
+    Singly(Vec<Lease>),
+    Settled,
+}
+
+/// A batch that failed: members of a larger one run singly; a single one gets its verdict.
+async fn failed_batch(
+    context: &Context,
+    handler: &ActiveHandler,
+    mut batch: Vec<Lease>,
+    failure: Failure,
+    alone: bool,
+) -> Next {
+    let timed_out = || Verdict::Retry {
+        after: None,
+        error: format!(
+            "the handler took longer than its time-out of {:?}",
+            handler.spec.timeout
+        ),
+    };
+    match failure {
+        Failure::NotBegun(error) => {
+            tracing::warn!(error = %error, handler = %handler.spec.name, "batch not begun");
+            tokio::time::sleep(PAUSE).await;
+            Next::Singly(batch)
+        }
+        Failure::Broken(error) if is_connection_error(&error) => {
+            // Cut in mid-transaction: perhaps committed, perhaps not. The database tells.
+            tracing::warn!(error = %error, handler = %handler.spec.name, members = batch.len(), "connection lost while settling");
+            let alone = alone && batch.len() == 1;
+            resolve_lost(context, handler, &batch, alone).await;
+            Next::Settled
+        }
+        Failure::Broken(error) => {
+            if batch.len() > 1 {
+                tracing::warn!(error = %error, handler = %handler.spec.name, members = batch.len(), "batch rolled back; its members run singly");
+                return Next::Singly(batch);
+            }
+            let cancelled = match &error {
+                StoreError::BatchCancelled(code) => code == "57014",
+                other => other.sqlstate().is_some_and(|code| code.code() == "57014"),
+            };
+            let verdict = if cancelled {
+                timed_out()
+            } else {
+                Verdict::Retry {
+                    after: None,
+                    error: error.to_string(),
+                }
+            };
+            record_all(context, handler, &batch, &verdict).await;
+            Next::Settled
+        }
+        Failure::TimedOut => {
+            if batch.len() > 1 {
+                return Next::Singly(batch);
+            }
+            record_all(context, handler, &batch, &timed_out()).await;
+            Next::Settled
+        }
+        Failure::EndedTransaction(index) => {
+            tracing::error!(handler = %handler.spec.name, "the handler ended the engine's transaction: what it committed cannot be taken back");
+            let guilty = batch.remove(index.min(batch.len().saturating_sub(1)));
+            let verdict = Verdict::Permanent {
+                error: format!(
+                    "handler {} ended the engine's transaction (COMMIT or ROLLBACK inside a handler)",
+                    handler.spec.name
+                ),
+            };
+            record_all(context, handler, &[guilty], &verdict).await;
+            Next::Singly(batch)
+        }
+    }
+}
+
+/// Writes a verdict reached outside the handler's own transaction.
+async fn record_all(
+    context: &Context,
+    handler: &ActiveHandler,
+    leases: &[Lease],
+    verdict: &Verdict,
+) {
+    let began = Instant::now();
+    while began.elapsed() < handler.spec.lease {
+        let written = async {
+            let connection = context.store.dispatch().await?;
+            let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
+            let mut transitions = Transitions::default();
+            for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
+                transitions.decide(handler, lease, verdict, began);
+            }
+            match transitions.write(&transaction).await {
+                Ok(()) => {
+                    transaction.commit().await?;
+                    transitions.report(handler);
+                    Ok(())
+                }
+                Err(error) => {
+                    transaction.rollback(&error).await;
+                    Err(error)
+                }
+            }
+        }
+        .await;
+        match written {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(error = %error, handler = %handler.spec.name, "verdict not written yet");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// After a cut: waits for the old transaction to end, then tells what is done and what was lost.
+/// A lost lease of a node that lives does not wait for the reaper.
+async fn resolve_lost(context: &Context, handler: &ActiveHandler, leases: &[Lease], alone: bool) {
+    let began = Instant::now();
+    for lease in leases {
+        while began.elapsed() < handler.spec.lease {
+            match resolve_one(context, lease, alone, began).await {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::debug!(error = %error, "outcome of a cut transaction not known yet");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn resolve_one(
+    context: &Context,
+    lease: &Lease,
+    alone: bool,
+    began: Instant,
+) -> Result<(), StoreError> {
+    let connection = context.store.dispatch().await?;
+    let transaction = Transaction::begin(
+        &connection,
+        Limits {
+            lock: Duration::from_secs(5),
+            ..Limits::SHORT
+        },
+    )
+    .await?;
+    let resolved = async {
+        if delivery::read_back(&transaction, lease).await? == ReadBack::StillOurs {
+            reap::lost(
+                &transaction,
+                &context.registry.current(),
+                lease,
+                alone,
+                began.elapsed(),
+            )
+            .await?;
+        }
+        Ok(())
+    }
+    .await;
+    match resolved {
+        Ok(()) => transaction.commit().await,
+        Err(error) => {
+            transaction.rollback(&error).await;
+            Err(error)
+        }
+    }
+}
+
+/// Gives unstarted leases back, trying until they would have run out.
+async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < lease {
+        let given = async {
+            let connection = context.store.dispatch().await?;
+            delivery::give_back(&connection, leases).await
+        }
+        .await;
+        match given {
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(error = %error, leases = leases.len(), "leases not given back yet");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A lease of an `http` handler with what is sent.
+pub(super) struct Call {
+    lease: Lease,
+    payload: Option<Payload>,
+}
+
+/// Loads the payloads of claimed calls in one query. What cannot be started in time is given
+/// back.
+pub(super) async fn prepare_calls(
+    context: &Context,
+    handler: &ActiveHandler,
+    leases: Vec<Lease>,
+    claimed_at: Instant,
+) -> Vec<Call> {
+    let loaded = async {
+        context
+            .registry
+            .learn_names(&context.store, &leases)
+            .await?;
+        let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
+        let connection = context.store.dispatch().await?;
+        delivery::payloads(&connection, &events).await
+    }
+    .await;
+    match loaded {
+        Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
+            .into_iter()
+            .map(|lease| {
+                let payload = payloads.remove(&lease.event_id);
+                Call { lease, payload }
+            })
+            .collect(),
+        Ok(_) => {
+            give_back(context, &leases, handler.spec.lease).await;
+            Vec::new()
+        }
+        Err(error) => {
+            tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
+            give_back(context, &leases, handler.spec.lease).await;
+            Vec::new()
+        }
+    }
+}
+
+/// Sends one call and settles it. No transaction is open while it is on its way.
+pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Call) {
+    let began = Instant::now();
+    let Call { lease, payload } = call;
+    let HandlerKind::Http(target) = &handler.spec.kind else {
+        return;
+    };
+    let verdict = match (&lease.event, payload) {
+        (Some(event), Some(payload)) => match context.registry.identify(&lease, event, &handler) {
+            Some((source, effect_key)) => {
+                let delivered = http::Outgoing {
+                    source: &source,
+                    event,
+                    lease: &lease,
+                    payload: &payload,
+                    effect_key: &effect_key,
+                };
+                http::send(&context.http, &handler, target, &delivered).await
+            }
+            None => Verdict::Retry {
+                after: None,
+                error: "the event's source is not known".to_owned(),
+            },
+        },
+        _ => Verdict::Permanent {
+            error: "payload-expired: the event's payload was dropped".to_owned(),
+        },
+    };
+    settle_call(&context, &handler, &lease, &verdict, began).await;
+}
+
+/// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence.
+async fn settle_call(
+    context: &Context,
+    handler: &ActiveHandler,
+    lease: &Lease,
+    verdict: &Verdict,
+    began: Instant,
+) {
+    let leases = std::slice::from_ref(lease);
+    while began.elapsed() < handler.spec.lease + handler.spec.timeout {
+        let written = async {
+            let connection = context.store.dispatch().await?;
+            let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
+            let mut transitions = Transitions::default();
+            if locked.ours.is_empty() {
+                transitions.evidence(lease, verdict, began);
+            } else {
+                transitions.decide(handler, lease, verdict, began);
+            }
+            match transitions.write(&transaction).await {
+                Ok(()) => {
+                    transaction.commit().await?;
+                    transitions.report(handler);
+                    Ok(())
+                }
+                Err(error) => {
+                    transaction.rollback(&error).await;
+                    Err(error)
+                }
+            }
+        }
+        .await;
+        match written {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(error = %error, handler = %handler.spec.name, "a call's answer is not written yet");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

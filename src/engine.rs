@@ -1,1 +1,0 @@
-//! The parts put together, for `serve` and for your own application.

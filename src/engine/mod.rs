@@ -1,0 +1,347 @@
+//! The parts put together, for `serve` and for your own application.
+
+mod background;
+mod refusals;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinHandle;
+
+use crate::dispatch::{
+    Active, ActiveHandler, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Registry,
+    http_client,
+};
+use crate::domain::{Digest, Reading, Refusal, Routes};
+use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable};
+use crate::provider::{self, Provider, SettingError, Source};
+use crate::store::registry::Name;
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+
+use refusals::Refusals;
+
+/// What an engine runs with.
+#[derive(Debug, Clone, Default)]
+pub struct EngineConfig {
+    /// Registered senders.
+    pub sources: Vec<Source>,
+    /// What reacts.
+    pub handlers: Vec<HandlerSpec>,
+    /// The ingest queue.
+    pub ingest: IngestConfig,
+    /// The dispatcher; `None` for a node that only receives.
+    pub dispatch: Option<DispatchConfig>,
+}
+
+/// A source with its registry id.
+#[derive(Debug, Clone)]
+pub struct ActiveSource {
+    /// Registry id.
+    pub id: i32,
+    /// The source.
+    pub source: Arc<Source>,
+}
+
+/// A refused request, for the counter, the log and `rejected`.
+#[derive(Debug, Clone)]
+pub struct Rejection {
+    /// The source, if the path named one.
+    pub source: Option<ActiveSource>,
+    /// Why.
+    pub refusal: Refusal,
+    /// SHA-256 of the body as far as read.
+    pub digest: Option<Digest>,
+    /// Bytes of the body as far as read.
+    pub size: u64,
+    /// Peer address.
+    pub peer: Option<std::net::IpAddr>,
+}
+
+/// Why an engine cannot start or reload; nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The database, or what is stored there contradicts the configuration (a changed id recipe,
+    /// a retired handler, a missing SQL function).
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A signing secret cannot be used.
+    #[error("{0}")]
+    Setting(#[from] SettingError),
+    /// The HTTP client for `http` handlers cannot be made.
+    #[error("HTTP client: {0}")]
+    Client(String),
+}
+
+/// The assembled system. Cheap to clone; the last one to `shutdown` it ends it for all.
+#[derive(Debug, Clone)]
+pub struct Engine(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    registry: Arc<Registry>,
+    ingest: Ingest,
+    refusals: Refusals,
+    draining: AtomicBool,
+    dispatcher: Mutex<Option<Dispatcher>>,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Registers the names, makes partitions, starts ingest, dispatcher and house-keeping.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`]; nothing was started.
+    pub async fn start(store: Store, config: EngineConfig) -> Result<Self, EngineError> {
+        store.make_partitions().await?;
+        let registry = Arc::new(Registry::default());
+        registry.swap(activate(&store, config.sources, config.handlers).await?);
+
+        let stored = Arc::new(Notify::new());
+        let wake = Arc::new(Notify::new());
+        let ingest = Ingest::start(store.clone(), config.ingest, Arc::clone(&stored));
+        let dispatcher = match config.dispatch {
+            Some(dispatch) => {
+                let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
+                Some(Dispatcher::start(
+                    store.clone(),
+                    Arc::clone(&registry),
+                    http,
+                    dispatch,
+                    Arc::clone(&wake),
+                ))
+            }
+            None => None,
+        };
+        let refusals = Refusals::start(store.clone());
+        let background = vec![
+            tokio::spawn(background::keep(store.clone())),
+            tokio::spawn(background::measure(store.clone(), Arc::clone(&registry))),
+            tokio::spawn(background::signal(store.clone(), stored, wake)),
+        ];
+        Ok(Self(Arc::new(Inner {
+            store,
+            registry,
+            ingest,
+            refusals,
+            draining: AtomicBool::new(false),
+            dispatcher: Mutex::new(dispatcher),
+            background,
+        })))
+    }
+
+    /// Swaps sources and handlers; requests and deliveries under way end under the old ones.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`]; the old ones stay.
+    pub async fn reload(
+        &self,
+        sources: Vec<Source>,
+        handlers: Vec<HandlerSpec>,
+    ) -> Result<(), EngineError> {
+        let active = activate(&self.0.store, sources, handlers).await?;
+        self.0.registry.swap(active);
+        self.0.registry.forget_names();
+        Ok(())
+    }
+
+    /// The source of this name.
+    pub fn source(&self, name: &str) -> Option<ActiveSource> {
+        let active = self.0.registry.current();
+        active.sources.get(name).map(|(id, source)| ActiveSource {
+            id: *id,
+            source: Arc::clone(source),
+        })
+    }
+
+    /// Fans the items out, then waits until the request is durable. Dropping the future does not
+    /// stop the write.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`]: nothing may be acknowledged.
+    pub async fn submit(&self, mut submission: Submission) -> Result<Receipt, Unavailable> {
+        let name = submission.source.name.clone();
+        let active = self.0.registry.current();
+        submission.handlers = submission
+            .items
+            .iter()
+            .map(|item| match item.reading {
+                Reading::Event => active.routes.of(&name, item.event_type.as_deref()),
+                Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
+            })
+            .collect();
+        for item in &mut submission.items {
+            without_nul(&mut item.provider_id);
+            without_nul(&mut item.event_type);
+            without_nul(&mut item.entity);
+            without_nul(&mut item.account);
+        }
+        let unreadable: Vec<&'static str> = submission
+            .items
+            .iter()
+            .filter_map(|item| match item.reading {
+                Reading::Unreadable(reason) => Some(reason),
+                _ => None,
+            })
+            .collect();
+        let correlation_id = submission.request.correlation_id;
+        let answer = self.0.ingest.submit(submission).await;
+        match &answer {
+            Ok(receipt) => {
+                count(&name, receipt);
+                for reason in unreadable {
+                    telemetry::unreadable(&name);
+                    tracing::error!(source = %name, reason, %correlation_id, "a verified event cannot be read; it is kept whole");
+                }
+            }
+            Err(error) => {
+                telemetry::unavailable(&name, error.reason);
+                tracing::error!(source = %name, reason = error.reason, %correlation_id, "not stored: answered 503");
+            }
+        }
+        answer
+    }
+
+    /// Counts, logs (rate-limited) and samples a refused request. Never waits.
+    pub fn reject(&self, rejection: &Rejection) {
+        self.0.refusals.add(rejection);
+    }
+
+    /// The store, for queries.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Whether the node is on its way out (`/readyz` answers 503).
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Acquire)
+    }
+
+    /// Marks the node as on its way out; it works on until [`Engine::shutdown`].
+    pub fn drain(&self) {
+        self.0.draining.store(true, Ordering::Release);
+    }
+
+    /// Stops claiming, gives unstarted leases back, waits for running handlers up to the grace
+    /// time, writes what is still queued.
+    pub async fn shutdown(&self) {
+        self.drain();
+        if let Some(dispatcher) = self.0.dispatcher.lock().await.take() {
+            dispatcher.stop().await;
+        }
+        self.0.ingest.flush().await;
+        self.0.refusals.flush().await;
+        for task in &self.0.background {
+            task.abort();
+        }
+    }
+
+    /// Whether the database takes writes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]: it does not.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        self.0.store.check_writable().await
+    }
+}
+
+/// PostgreSQL text cannot hold NUL; these texts only inform, the bytes are kept in the body.
+fn without_nul(text: &mut Option<String>) {
+    if let Some(text) = text
+        && text.contains('\0')
+    {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+}
+
+fn count(source: &str, receipt: &Receipt) {
+    let of = |fate: Fate| receipt.items.iter().filter(|(_, f)| *f == fate).count() as u64;
+    telemetry::accepted(source, of(Fate::New));
+    telemetry::duplicates(source, of(Fate::Duplicate));
+    let conflicts = of(Fate::Conflict);
+    if conflicts > 0 {
+        telemetry::conflicts(source, conflicts);
+        for (event_id, _) in receipt
+            .items
+            .iter()
+            .filter(|(_, fate)| *fate == Fate::Conflict)
+        {
+            tracing::error!(source, event.id = %event_id, "conflict: other content under a known key; recorded, not processed");
+        }
+    }
+}
+
+/// Registers the names and finds out what is needed of each handler.
+async fn activate(
+    store: &Store,
+    sources: Vec<Source>,
+    handlers: Vec<HandlerSpec>,
+) -> Result<Active, EngineError> {
+    let mut functions = Vec::with_capacity(handlers.len());
+    for spec in &handlers {
+        functions.push(match &spec.kind {
+            HandlerKind::Sql { call } => Some(store.sql_function(&spec.name, call).await?),
+            HandlerKind::Function(_) | HandlerKind::Http(_) => None,
+        });
+    }
+    let signer: Arc<dyn Provider> =
+        provider::build("standard-webhooks", &provider::Options::default())?;
+    let source_names: Vec<Name<'_>> = sources
+        .iter()
+        .map(|s| Name {
+            name: &s.name,
+            was: s.was.as_deref(),
+            recipe: s.provider.recipe(),
+        })
+        .collect();
+    let handler_names: Vec<Name<'_>> = handlers
+        .iter()
+        .map(|h| Name {
+            name: &h.name,
+            was: h.was.as_deref(),
+            recipe: String::new(),
+        })
+        .collect();
+    let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
+
+    let routes = Routes::new(
+        handlers
+            .iter()
+            .zip(&handler_ids)
+            .map(|(spec, row)| (row.id, spec.events.clone())),
+    );
+    let sources: HashMap<String, (i32, Arc<Source>)> = sources
+        .into_iter()
+        .zip(&source_ids)
+        .map(|(source, row)| (source.name.clone(), (row.id, Arc::new(source))))
+        .collect();
+    let handlers = handlers
+        .into_iter()
+        .zip(handler_ids)
+        .zip(functions)
+        .map(|((spec, row), sql)| {
+            let signs = matches!(spec.kind, HandlerKind::Http(_));
+            let handler = ActiveHandler {
+                id: row.id,
+                first_name: row.first_name,
+                spec,
+                sql,
+                signer: signs.then(|| Arc::clone(&signer)),
+            };
+            (handler.id, Arc::new(handler))
+        })
+        .collect();
+    Ok(Active {
+        sources,
+        handlers,
+        routes,
+    })
+}

@@ -1,0 +1,225 @@
+//! Connections and pools. The connection loop is our own, so that notices are seen: a warning
+//! that arrives while a COMMIT is in flight means "not durable".
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool::Runtime;
+use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Client, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::StoreError;
+use super::settings::Settings;
+
+/// Longest wait for a connection, and for making one.
+const CONNECTION_WAIT: Duration = Duration::from_secs(1);
+
+/// One connection to PostgreSQL.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    client: Client,
+    statements: Mutex<HashMap<&'static str, Statement>>,
+    warnings: Arc<AtomicU64>,
+    /// Set from BEGIN until COMMIT or ROLLBACK has been answered, and after errors that mean the
+    /// server is no longer the one we want. A connection that comes back unclean is dropped.
+    unclean: AtomicBool,
+    /// Whether the role or database lowers `synchronous_commit`.
+    lowered_durability: bool,
+}
+
+impl Connection {
+    /// The prepared form of a statement, prepared once per connection.
+    pub(super) async fn prepared(&self, sql: &'static str) -> Result<Statement, StoreError> {
+        let known = self
+            .statements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(sql)
+            .cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.statements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(sql, statement.clone());
+        Ok(statement)
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn warnings(&self) -> u64 {
+        self.warnings.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lowered_durability(&self) -> bool {
+        self.lowered_durability
+    }
+
+    pub(super) fn set_unclean(&self, unclean: bool) {
+        self.unclean.store(unclean, Ordering::Release);
+    }
+
+    /// Whether the connection can no longer be used.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+}
+
+/// Opens one connection. `on_notify` is woken by every notification and when the connection ends.
+pub(super) async fn connect(
+    settings: &Settings,
+    tls: &MakeRustlsConnect,
+    on_notify: Option<Arc<Notify>>,
+    runtime: &Handle,
+) -> Result<Connection, StoreError> {
+    let (client, mut connection) = settings
+        .config
+        .connect(tls.clone())
+        .await
+        .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
+    let warnings = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&warnings);
+    // On the store's own runtime: a web worker's would take the connection down with it.
+    runtime.spawn(async move {
+        loop {
+            match poll_fn(|cx| connection.poll_message(cx)).await {
+                Some(Ok(AsyncMessage::Notice(notice))) => {
+                    // The severity in English whatever `lc_messages` says.
+                    let severe = notice
+                        .parsed_severity()
+                        .is_none_or(|s| matches!(s, tokio_postgres::error::Severity::Warning));
+                    if severe {
+                        seen.fetch_add(1, Ordering::AcqRel);
+                        tracing::warn!(
+                            sqlstate = notice.code().code(),
+                            "PostgreSQL sent a warning"
+                        );
+                    }
+                }
+                Some(Ok(AsyncMessage::Notification(_))) => {
+                    if let Some(notify) = &on_notify {
+                        notify.notify_one();
+                    }
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => break,
+            }
+        }
+        if let Some(notify) = &on_notify {
+            notify.notify_one();
+        }
+    });
+    let row = client
+        .query_one("SELECT current_setting('synchronous_commit')", &[])
+        .await?;
+    let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
+    Ok(Connection {
+        client,
+        statements: Mutex::default(),
+        warnings,
+        unclean: AtomicBool::new(false),
+        lowered_durability,
+    })
+}
+
+/// The reason without the URL, which may hold a password.
+fn describe_connect(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("{} (SQLSTATE {})", db.message(), db.code().code()),
+        None => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(inner) = source {
+                text = format!("{text}: {inner}");
+                source = inner.source();
+            }
+            text
+        }
+    }
+}
+
+/// Makes and checks pooled connections.
+pub(crate) struct Manager {
+    settings: Settings,
+    tls: MakeRustlsConnect,
+    runtime: Handle,
+}
+
+impl std::fmt::Debug for Manager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
+
+impl managed::Manager for Manager {
+    type Type = Connection;
+    type Error = StoreError;
+
+    async fn create(&self) -> Result<Connection, StoreError> {
+        connect(&self.settings, &self.tls, None, &self.runtime).await
+    }
+
+    async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<StoreError> {
+        if connection.client.is_closed() || connection.unclean.load(Ordering::Acquire) {
+            return Err(RecycleError::message(
+                "closed, inside a transaction, or no longer writable",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A pool whose waits are bounded.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool(managed::Pool<Manager>);
+
+/// A connection on loan.
+pub(crate) type Lent = managed::Object<Manager>;
+
+impl Pool {
+    pub(super) fn new(
+        settings: &Settings,
+        tls: &MakeRustlsConnect,
+        runtime: &Handle,
+        size: usize,
+    ) -> Result<Self, StoreError> {
+        let manager = Manager {
+            settings: settings.clone(),
+            tls: tls.clone(),
+            runtime: runtime.clone(),
+        };
+        managed::Pool::builder(manager)
+            .max_size(size)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(CONNECTION_WAIT))
+            .create_timeout(Some(CONNECTION_WAIT))
+            .recycle_timeout(Some(CONNECTION_WAIT))
+            .build()
+            .map(Self)
+            .map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+
+    /// A connection within a second, or [`StoreError::Unavailable`].
+    pub(crate) async fn get(&self) -> Result<Lent, StoreError> {
+        self.0.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => error,
+            PoolError::Timeout(TimeoutType::Wait) => {
+                StoreError::Unavailable("every pooled connection is busy".into())
+            }
+            PoolError::Timeout(_) => {
+                StoreError::Unavailable("the database did not answer in time".into())
+            }
+            other => StoreError::Unavailable(other.to_string()),
+        })
+    }
+}

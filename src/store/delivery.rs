@@ -1,0 +1,534 @@
+//! The life of a delivery in the table: claim, lock, finish, put back, reap.
+//!
+//! Every write proves its lease token and counts its rows.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::domain::{DecidedBy, Ending, EventKey, Progress};
+
+use super::StoreError;
+use super::connection::Connection;
+use super::transaction::{Transaction, expect_rows};
+
+const CLAIM: &str = include_str!("sql/delivery_claim.sql");
+const CLAIM_SUSPECT: &str = include_str!("sql/delivery_claim_suspect.sql");
+const SUSPECT_DUE: &str = include_str!("sql/delivery_suspect_due.sql");
+const LOCK: &str = include_str!("sql/delivery_lock.sql");
+const LOCK_ANY: &str = include_str!("sql/delivery_lock_any.sql");
+const OUTCOME_PRESENT: &str = include_str!("sql/outcome_present.sql");
+const FINISH: &str = include_str!("sql/delivery_finish.sql");
+const REMOVE: &str = include_str!("sql/delivery_remove.sql");
+const RETRY: &str = include_str!("sql/delivery_retry.sql");
+const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
+const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
+const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
+const ATTEMPT: &str = include_str!("sql/attempt_insert.sql");
+const RUN_SQL: &str = include_str!("sql/delivery_run_sql.sql");
+const PAYLOADS: &str = include_str!("sql/event_payloads.sql");
+
+/// A lease on one delivery, with what its handler needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) event_id: Uuid,
+    pub(crate) handler_id: i32,
+    pub(crate) run: i16,
+    pub(crate) generation: i16,
+    pub(crate) losses: i16,
+    pub(crate) token: Uuid,
+    pub(crate) progress: Progress,
+    /// `None` when the event row is gone: then nothing can be run.
+    pub(crate) event: Option<LeasedEvent>,
+}
+
+/// The event of a lease.
+#[derive(Debug, Clone)]
+pub(crate) struct LeasedEvent {
+    pub(crate) source_id: i32,
+    pub(crate) key: EventKey,
+    pub(crate) event_type: Option<String>,
+    pub(crate) entity: Option<String>,
+    pub(crate) occurred_at: Option<Timestamp>,
+}
+
+impl Lease {
+    /// Number of this try in its run, from 1.
+    pub(crate) fn attempt(&self) -> i32 {
+        i32::from(self.progress.failures) + i32::from(self.losses) + 1
+    }
+}
+
+/// What one handler may claim now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quota {
+    pub(crate) handler_id: i32,
+    pub(crate) count: u16,
+    pub(crate) lease: Duration,
+}
+
+/// The payload handlers outside SQL get.
+#[derive(Debug, Clone)]
+pub(crate) struct Payload {
+    pub(crate) received_at: Timestamp,
+    pub(crate) body: Vec<u8>,
+    /// Stored headers as JSON.
+    pub(crate) headers: Vec<u8>,
+    pub(crate) correlation_id: Uuid,
+}
+
+/// A delivery that ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    pub(crate) event_id: Uuid,
+    pub(crate) handler_id: i32,
+    pub(crate) token: Uuid,
+    pub(crate) ending: Ending,
+    pub(crate) reason: Option<String>,
+    pub(crate) resource: Option<String>,
+    pub(crate) attempts: i32,
+}
+
+/// A delivery put back for later.
+#[derive(Debug, Clone)]
+pub(crate) struct PutBack {
+    pub(crate) event_id: Uuid,
+    pub(crate) handler_id: i32,
+    pub(crate) token: Uuid,
+    pub(crate) delay: Duration,
+}
+
+/// A try to record.
+#[derive(Debug, Clone)]
+pub(crate) struct NewAttempt {
+    pub(crate) event_id: Uuid,
+    pub(crate) handler_id: i32,
+    pub(crate) run: i16,
+    pub(crate) token: Uuid,
+    pub(crate) verdict: &'static str,
+    pub(crate) error: String,
+    /// How long ago it began.
+    pub(crate) age: Duration,
+}
+
+/// The answer of one `sql` handler call.
+#[derive(Debug, Clone)]
+pub(crate) struct SqlAnswer {
+    /// Index into the batch.
+    pub(crate) index: usize,
+    pub(crate) result: Result<Option<serde_json::Value>, SqlFailure>,
+}
+
+/// The exception of one `sql` handler call.
+#[derive(Debug, Clone)]
+pub(crate) struct SqlFailure {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) object: String,
+    pub(crate) line: String,
+}
+
+/// Leases due deliveries, at most the quota per handler.
+///
+/// # Errors
+///
+/// Nothing is leased, or it is leased under tokens that nobody holds and the reaper frees it.
+pub(crate) async fn claim(
+    connection: &Connection,
+    quotas: &[Quota],
+) -> Result<Vec<Lease>, StoreError> {
+    let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
+    let counts: Vec<i32> = quotas.iter().map(|q| i32::from(q.count)).collect();
+    let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
+    let statement = connection.prepared(CLAIM).await?;
+    let rows = connection
+        .client()
+        .query(&statement, &[&handlers, &counts, &leases])
+        .await?;
+    let claimed: Vec<Lease> = rows.iter().map(lease).collect();
+    // More than the quota would be the nested-loop trap that the statement's shape prevents.
+    let due: usize = quotas.iter().map(|q| usize::from(q.count)).sum();
+    if claimed.len() > due {
+        return Err(StoreError::RowCount {
+            statement: "delivery_claim",
+            changed: claimed.len() as u64,
+            expected: due as u64,
+        });
+    }
+    Ok(claimed)
+}
+
+/// Leases one suspect.
+pub(crate) async fn claim_suspect(
+    connection: &Connection,
+    quotas: &[Quota],
+) -> Result<Option<Lease>, StoreError> {
+    let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
+    let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
+    let statement = connection.prepared(CLAIM_SUSPECT).await?;
+    let rows = connection
+        .client()
+        .query(&statement, &[&handlers, &leases])
+        .await?;
+    Ok(rows.first().map(lease))
+}
+
+/// Whether a suspect is due.
+pub(crate) async fn suspect_due(
+    connection: &Connection,
+    handlers: &[i32],
+) -> Result<bool, StoreError> {
+    let statement = connection.prepared(SUSPECT_DUE).await?;
+    Ok(connection
+        .client()
+        .query_one(&statement, &[&handlers])
+        .await?
+        .get(0))
+}
+
+fn progress(row: &Row) -> Progress {
+    Progress {
+        failures: row.get("failures"),
+        suspect: row.get("suspect"),
+        losses_alone: row.get("losses_alone"),
+        since_first: Duration::try_from_secs_f64(
+            row.get::<_, Option<f64>>("since_first").unwrap_or(0.0),
+        )
+        .unwrap_or_default(),
+    }
+}
+
+fn lease(row: &Row) -> Lease {
+    let key = row
+        .get::<_, Option<String>>("key")
+        .and_then(|key| EventKey::stored(key).ok());
+    Lease {
+        event_id: row.get("event_id"),
+        handler_id: row.get("handler_id"),
+        run: row.get("run"),
+        generation: row.get("generation"),
+        losses: row.get("losses"),
+        token: row.get("lease_token"),
+        progress: progress(row),
+        event: key.map(|key| LeasedEvent {
+            source_id: row.get("source_id"),
+            key,
+            event_type: row.get("type"),
+            entity: row.get("entity"),
+            occurred_at: row
+                .get::<_, Option<SystemTime>>("occurred_at")
+                .and_then(|t| Timestamp::try_from(t).ok()),
+        }),
+    }
+}
+
+/// What a settle batch holds after its rows were locked.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    /// Indexes of the leases that are still ours and have no outcome.
+    pub(crate) ours: Vec<usize>,
+    /// Indexes of leases whose run has an outcome already: only the delete is left.
+    pub(crate) finished: Vec<usize>,
+    /// The transaction's id; a handler that ends the transaction changes it.
+    pub(crate) xact: Option<String>,
+}
+
+/// Locks the rows of the leases in key order, then reads which have an outcome already.
+pub(crate) async fn lock(
+    transaction: &Transaction<'_>,
+    leases: &[Lease],
+) -> Result<Locked, StoreError> {
+    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
+    let runs: Vec<i16> = leases.iter().map(|l| l.run).collect();
+    let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
+    let rows = transaction
+        .query(LOCK, &[&events, &handlers, &tokens])
+        .await?;
+    let held: std::collections::HashSet<(Uuid, i32)> =
+        rows.iter().map(|r| (r.get(0), r.get(1))).collect();
+    let done: std::collections::HashSet<(Uuid, i32)> = transaction
+        .query(OUTCOME_PRESENT, &[&events, &handlers, &runs])
+        .await?
+        .iter()
+        .map(|r| (r.get(0), r.get(1)))
+        .collect();
+    let mut locked = Locked {
+        ours: Vec::new(),
+        finished: Vec::new(),
+        xact: rows.first().map(|r| r.get(2)),
+    };
+    for (index, lease) in leases.iter().enumerate() {
+        let id = (lease.event_id, lease.handler_id);
+        match (held.contains(&id), done.contains(&id)) {
+            (true, true) => locked.finished.push(index),
+            (true, false) => locked.ours.push(index),
+            (false, _) => {}
+        }
+    }
+    Ok(locked)
+}
+
+/// The current transaction's id.
+pub(crate) async fn current_xact(transaction: &Transaction<'_>) -> Result<String, StoreError> {
+    let rows = transaction
+        .query("SELECT pg_current_xact_id()::text", &[])
+        .await?;
+    Ok(rows.first().map(|r| r.get(0)).unwrap_or_default())
+}
+
+/// How a delivery stands after a COMMIT whose reply was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadBack {
+    /// It is finished, or somebody else's now.
+    Settled,
+    /// It is still under our token: the transaction rolled back.
+    StillOurs,
+}
+
+/// Waits for the old transaction and tells how it ended.
+pub(crate) async fn read_back(
+    transaction: &Transaction<'_>,
+    lease: &Lease,
+) -> Result<ReadBack, StoreError> {
+    let rows = transaction
+        .query(LOCK_ANY, &[&lease.event_id, &lease.handler_id])
+        .await?;
+    let token: Option<Uuid> = rows.first().and_then(|row| row.get(0));
+    Ok(if token == Some(lease.token) {
+        ReadBack::StillOurs
+    } else {
+        ReadBack::Settled
+    })
+}
+
+/// Outcome and delete in one statement; every row must still be ours.
+pub(crate) async fn finish(
+    transaction: &Transaction<'_>,
+    ended: &[Ended],
+    by: DecidedBy,
+) -> Result<(), StoreError> {
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<Uuid> = ended.iter().map(|e| e.event_id).collect();
+    let handlers: Vec<i32> = ended.iter().map(|e| e.handler_id).collect();
+    let tokens: Vec<Uuid> = ended.iter().map(|e| e.token).collect();
+    let results: Vec<&str> = ended.iter().map(|e| e.ending.as_str()).collect();
+    let decided: Vec<&str> = ended.iter().map(|_| by.as_str()).collect();
+    let reasons: Vec<Option<&str>> = ended.iter().map(|e| e.reason.as_deref()).collect();
+    let resources: Vec<Option<&str>> = ended.iter().map(|e| e.resource.as_deref()).collect();
+    let attempts: Vec<i32> = ended.iter().map(|e| e.attempts).collect();
+    let changed = transaction
+        .execute(
+            FINISH,
+            &[
+                &events, &handlers, &tokens, &results, &decided, &reasons, &resources, &attempts,
+            ],
+        )
+        .await?;
+    expect_rows("delivery_finish", changed, ended.len())
+}
+
+/// Removes deliveries whose run has an outcome already; every row must still be ours.
+pub(crate) async fn remove(
+    transaction: &Transaction<'_>,
+    leases: &[&Lease],
+) -> Result<(), StoreError> {
+    if leases.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
+    let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
+    let changed = transaction
+        .execute(REMOVE, &[&events, &handlers, &tokens])
+        .await?;
+    expect_rows("delivery_remove", changed, leases.len())
+}
+
+/// Puts deliveries back for later; every row must still be ours.
+pub(crate) async fn retry_later(
+    transaction: &Transaction<'_>,
+    back: &[PutBack],
+) -> Result<(), StoreError> {
+    if back.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<Uuid> = back.iter().map(|b| b.event_id).collect();
+    let handlers: Vec<i32> = back.iter().map(|b| b.handler_id).collect();
+    let tokens: Vec<Uuid> = back.iter().map(|b| b.token).collect();
+    let delays: Vec<f64> = back.iter().map(|b| b.delay.as_secs_f64()).collect();
+    let changed = transaction
+        .execute(RETRY, &[&events, &handlers, &tokens, &delays])
+        .await?;
+    expect_rows("delivery_retry", changed, back.len())
+}
+
+/// Marks a delivery whose lease was lost; `false` when somebody else has moved it meanwhile.
+pub(crate) async fn suspect(
+    transaction: &Transaction<'_>,
+    event_id: Uuid,
+    handler_id: i32,
+    token: Uuid,
+    losses_alone: i16,
+) -> Result<bool, StoreError> {
+    Ok(transaction
+        .execute(SUSPECT, &[&event_id, &handler_id, &token, &losses_alone])
+        .await?
+        == 1)
+}
+
+/// Gives leases back that were not started. Those settled or lost meanwhile are left alone.
+pub(crate) async fn give_back(
+    connection: &Connection,
+    leases: &[Lease],
+) -> Result<u64, StoreError> {
+    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
+    let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
+    let statement = connection.prepared(GIVE_BACK).await?;
+    Ok(connection
+        .client()
+        .execute(&statement, &[&events, &handlers, &tokens])
+        .await?)
+}
+
+/// Leases past their end with the time they were held, locked for the transaction. `event` is
+/// not read.
+pub(crate) async fn expired(
+    transaction: &Transaction<'_>,
+    handlers: &[i32],
+    limit: i64,
+) -> Result<Vec<(Lease, Duration)>, StoreError> {
+    let rows = transaction.query(EXPIRED, &[&handlers, &limit]).await?;
+    Ok(rows
+        .iter()
+        .map(|row| {
+            let lease = Lease {
+                event_id: row.get("event_id"),
+                handler_id: row.get("handler_id"),
+                run: row.get("run"),
+                generation: row.get("generation"),
+                losses: row.get("losses"),
+                token: row.get("lease_token"),
+                progress: progress(row),
+                event: None,
+            };
+            (
+                lease,
+                Duration::try_from_secs_f64(row.get("held")).unwrap_or_default(),
+            )
+        })
+        .collect())
+}
+
+/// Records tries.
+pub(crate) async fn record_attempts(
+    transaction: &Transaction<'_>,
+    attempts: &[NewAttempt],
+) -> Result<(), StoreError> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<Uuid> = attempts.iter().map(|a| a.event_id).collect();
+    let handlers: Vec<i32> = attempts.iter().map(|a| a.handler_id).collect();
+    let runs: Vec<i16> = attempts.iter().map(|a| a.run).collect();
+    let tokens: Vec<Uuid> = attempts.iter().map(|a| a.token).collect();
+    let verdicts: Vec<&str> = attempts.iter().map(|a| a.verdict).collect();
+    let errors: Vec<&str> = attempts.iter().map(|a| a.error.as_str()).collect();
+    let ages: Vec<f64> = attempts.iter().map(|a| a.age.as_secs_f64()).collect();
+    transaction
+        .execute(
+            ATTEMPT,
+            &[
+                &events, &handlers, &runs, &tokens, &verdicts, &errors, &ages,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// What a `sql` handler is called with, beside the event itself.
+#[derive(Debug)]
+pub(crate) struct SqlCall<'a> {
+    /// Qualified function name, checked at start.
+    pub(crate) function: &'a str,
+    /// Whether it returns jsonb.
+    pub(crate) answers: bool,
+    /// Handler time after which no further delivery is begun.
+    pub(crate) budget: Duration,
+}
+
+/// Runs a `sql` handler over locked leases; those not returned were not run.
+pub(crate) async fn run_sql(
+    transaction: &Transaction<'_>,
+    call: &SqlCall<'_>,
+    leases: &[(&Lease, String, &str)],
+) -> Result<Vec<SqlAnswer>, StoreError> {
+    let events: Vec<Uuid> = leases.iter().map(|(l, _, _)| l.event_id).collect();
+    let runs: Vec<i16> = leases.iter().map(|(l, _, _)| l.run).collect();
+    let attempts: Vec<i32> = leases.iter().map(|(l, _, _)| l.attempt()).collect();
+    let effect_keys: Vec<&str> = leases.iter().map(|(_, key, _)| key.as_str()).collect();
+    let sources: Vec<&str> = leases.iter().map(|(_, _, source)| *source).collect();
+    let budget = call.budget.as_secs_f64() * 1_000.0;
+    let rows = transaction
+        .query(
+            RUN_SQL,
+            &[
+                &call.function,
+                &call.answers,
+                &events,
+                &runs,
+                &attempts,
+                &effect_keys,
+                &sources,
+                &budget,
+            ],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let no: i32 = row.get(0);
+            let index = usize::try_from(no).ok()?.checked_sub(1)?;
+            let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
+            let result = match row.get::<_, Option<String>>(2) {
+                None => Ok(row.get(1)),
+                Some(code) => Err(SqlFailure {
+                    code,
+                    message: text(3),
+                    object: text(4),
+                    line: text(5),
+                }),
+            };
+            Some(SqlAnswer { index, result })
+        })
+        .collect())
+}
+
+/// The payloads of events, keyed by event id; those dropped are absent.
+pub(crate) async fn payloads(
+    connection: &Connection,
+    events: &[Uuid],
+) -> Result<std::collections::HashMap<Uuid, Payload>, StoreError> {
+    let statement = connection.prepared(PAYLOADS).await?;
+    let rows = connection.client().query(&statement, &[&events]).await?;
+    Ok(rows
+        .iter()
+        .map(|row| {
+            (
+                row.get(0),
+                Payload {
+                    received_at: Timestamp::try_from(row.get::<_, SystemTime>(1))
+                        .unwrap_or(Timestamp::UNIX_EPOCH),
+                    body: row.get(2),
+                    headers: row.get(3),
+                    correlation_id: row.get(4),
+                },
+            )
+        })
+        .collect())
+}

@@ -1,0 +1,68 @@
+//! Whether the database takes writes, and numbers for the metrics.
+
+use super::transaction::{Limits, Transaction};
+use super::{Store, StoreError};
+
+const GAUGES: &str = include_str!("sql/gauges.sql");
+
+/// Numbers for the metrics.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gauges {
+    /// Seconds since the oldest due delivery became due.
+    pub(crate) oldest_ready_s: f64,
+    /// Due and not claimed (at most 100,000 are counted).
+    pub(crate) late: i64,
+    /// Leases past their end, not yet reaped.
+    pub(crate) stuck: i64,
+    /// Deliveries of handlers this node does not know.
+    pub(crate) unknown_handler: i64,
+    /// Age in seconds of the oldest snapshot in the database.
+    pub(crate) oldest_snapshot_s: f64,
+    /// Dead rows of the delivery table.
+    pub(crate) dead_rows: i64,
+    /// Whole days after today for which event partitions exist.
+    pub(crate) days_ahead: i64,
+}
+
+impl Store {
+    /// A real write, rolled back: a primary that was demoted or ran out of disk fails here.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]; the database cannot take writes now.
+    pub async fn check_writable(&self) -> Result<(), StoreError> {
+        let connection = self.admin().await?;
+        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        let written = transaction
+            .execute("INSERT INTO oncehook.rejected (received_at, reason, size) VALUES (now(), 'readiness', 0)", &[])
+            .await;
+        let cause = match &written {
+            Ok(_) => StoreError::Refused("rolled back on purpose".into()),
+            Err(error) => StoreError::Unavailable(error.to_string()),
+        };
+        // On an error the connection is dropped unless the rollback is answered.
+        if written.is_ok() {
+            transaction.rollback(&cause).await;
+        }
+        written.map(drop)
+    }
+
+    /// Reads the numbers.
+    pub(crate) async fn gauges(&self, known_handlers: &[i32]) -> Result<Gauges, StoreError> {
+        let connection = self.admin().await?;
+        let statement = connection.prepared(GAUGES).await?;
+        let row = connection
+            .client()
+            .query_one(&statement, &[&known_handlers])
+            .await?;
+        Ok(Gauges {
+            oldest_ready_s: row.get(0),
+            late: row.get(1),
+            stuck: row.get(2),
+            unknown_handler: row.get(3),
+            oldest_snapshot_s: row.get(4),
+            dead_rows: row.get::<_, Option<i64>>(5).unwrap_or(0),
+            days_ahead: row.get(6),
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! House-keeping: partitions ahead, capped tables. Every step may run on any node at any time.
+
+use std::time::Duration;
+
+use super::transaction::{Limits, Transaction};
+use super::{Store, StoreError};
+
+const CAP: &str = include_str!("sql/rejected_cap.sql");
+
+/// Days for which partitions are made ahead.
+pub(crate) const DAYS_AHEAD: i32 = 14;
+
+/// Refused requests that are kept.
+pub(crate) const REJECTED_KEPT: i64 = 100_000;
+
+impl Store {
+    /// Makes the missing day partitions; returns how many were made.
+    pub(crate) async fn make_partitions(&self) -> Result<i32, StoreError> {
+        let connection = self.admin().await?;
+        let limits = Limits {
+            statement: Duration::from_secs(30),
+            lock: Duration::from_secs(10),
+            ..Limits::SHORT
+        };
+        let transaction = Transaction::begin(&connection, limits).await?;
+        match transaction
+            .query("SELECT oncehook.make_partitions($1)", &[&DAYS_AHEAD])
+            .await
+        {
+            Ok(rows) => {
+                transaction.commit().await?;
+                Ok(rows.first().map_or(0, |row| row.get(0)))
+            }
+            Err(error) => {
+                transaction.rollback(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes the oldest refused requests above the cap.
+    pub(crate) async fn cap_rejected(&self) -> Result<u64, StoreError> {
+        let connection = self.admin().await?;
+        let statement = connection.prepared(CAP).await?;
+        Ok(connection
+            .client()
+            .execute(&statement, &[&REJECTED_KEPT])
+            .await?)
+    }
+}

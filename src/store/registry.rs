@@ -1,0 +1,237 @@
+//! Stable small ids for configured names.
+
+use super::connection::Connection;
+use super::transaction::{Limits, Transaction};
+use super::{Store, StoreError, audit};
+
+const SOURCE: &str = include_str!("sql/source_register.sql");
+const SOURCE_RENAME: &str = include_str!("sql/source_rename.sql");
+const HANDLER: &str = include_str!("sql/handler_register.sql");
+const HANDLER_RENAME: &str = include_str!("sql/handler_rename.sql");
+const FUNCTION: &str = include_str!("sql/handler_function.sql");
+const RETIRE: &str = include_str!("sql/handler_retire.sql");
+
+/// A configured name and what it was called before.
+#[derive(Debug)]
+pub(crate) struct Name<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) was: Option<&'a str>,
+    /// A source's id recipe; empty for handlers.
+    pub(crate) recipe: String,
+}
+
+/// A registered name.
+#[derive(Debug, Clone)]
+pub(crate) struct Registered {
+    pub(crate) id: i32,
+    /// The name under which it was first registered: part of every effect key.
+    pub(crate) first_name: String,
+}
+
+/// A `sql` handler's function.
+#[derive(Debug, Clone)]
+pub(crate) struct SqlFunction {
+    /// Quoted, safe to put into a statement.
+    pub(crate) call: String,
+    /// Whether it returns jsonb (else void).
+    pub(crate) answers: bool,
+}
+
+impl Store {
+    /// Registers sources and handlers in one transaction: all names or none.
+    pub(crate) async fn register(
+        &self,
+        sources: &[Name<'_>],
+        handlers: &[Name<'_>],
+    ) -> Result<(Vec<Registered>, Vec<Registered>), StoreError> {
+        let connection = self.admin().await?;
+        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        let done = async {
+            // Two nodes that start at once must not rename against each other.
+            transaction
+                .query(
+                    "SELECT pg_advisory_xact_lock(hashtext('oncehook.registry'))",
+                    &[],
+                )
+                .await?;
+            let sources = register_sources(&transaction, sources).await?;
+            let handlers = register_handlers(&transaction, handlers).await?;
+            Ok((sources, handlers))
+        }
+        .await;
+        match done {
+            Ok(registered) => {
+                transaction.commit().await?;
+                Ok(registered)
+            }
+            Err(error) => {
+                transaction.rollback(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Current and first name of every source there ever was, by id.
+    pub(crate) async fn source_names(
+        &self,
+    ) -> Result<std::collections::HashMap<i32, (String, String)>, StoreError> {
+        let connection = self.admin().await?;
+        let rows = connection
+            .client()
+            .query("SELECT id, name, first_name FROM oncehook.source", &[])
+            .await?;
+        Ok(rows
+            .iter()
+            .map(|row| (row.get(0), (row.get(1), row.get(2))))
+            .collect())
+    }
+
+    /// Looks up a `sql` handler's function.
+    pub(crate) async fn sql_function(
+        &self,
+        handler: &str,
+        name: &str,
+    ) -> Result<SqlFunction, StoreError> {
+        let connection: &Connection = &*self.admin().await?;
+        let statement = connection.prepared(FUNCTION).await?;
+        let wanted = || {
+            format!(
+                "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
+                 role USAGE on its schema"
+            )
+        };
+        let row = connection
+            .client()
+            .query_opt(&statement, &[&name])
+            .await
+            // A name that is no name at all is a syntax error of the lookup.
+            .map_err(|_| StoreError::Refused(wanted()))?
+            .ok_or_else(|| StoreError::Refused(wanted()))?;
+        match row.get::<_, &str>("returns") {
+            "void" => Ok(SqlFunction {
+                call: row.get("call"),
+                answers: false,
+            }),
+            "jsonb" => Ok(SqlFunction {
+                call: row.get("call"),
+                answers: true,
+            }),
+            other => Err(StoreError::Refused(format!(
+                "handler {handler:?}: {name} returns {other}; it must return void or jsonb"
+            ))),
+        }
+    }
+
+    /// Ends a handler: its unfinished deliveries become cancelled, and no configuration may use
+    /// the name again. Audited. Returns how many deliveries were cancelled.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] for an unknown name, [`StoreError::Refused`] when it is retired
+    /// already.
+    pub async fn retire_handler(
+        &self,
+        handler: &str,
+        reason: &str,
+        actor: &str,
+    ) -> Result<u64, StoreError> {
+        let connection = self.admin().await?;
+        // Deliveries being settled are waited for as long as a handler may run.
+        let limits = Limits {
+            lock: std::time::Duration::from_secs(60),
+            statement: std::time::Duration::from_secs(60),
+            ..Limits::SHORT
+        };
+        let transaction = Transaction::begin(&connection, limits).await?;
+        let done = async {
+            let rows = transaction
+                .query("UPDATE oncehook.handler SET retired_at = now() WHERE name = $1 AND retired_at IS NULL RETURNING id", &[&handler])
+                .await?;
+            let Some(id) = rows.first().map(|row| row.get::<_, i32>(0)) else {
+                let known = transaction.query("SELECT FROM oncehook.handler WHERE name = $1", &[&handler]).await?;
+                return Err(if known.is_empty() {
+                    StoreError::NotFound(format!("there is no handler {handler:?}"))
+                } else {
+                    StoreError::Refused(format!("handler {handler:?} is retired already"))
+                });
+            };
+            let cancelled = transaction.execute(RETIRE, &[&id, &reason]).await?;
+            audit::record(&transaction, actor, "handler.retire", handler, reason, &serde_json::json!({ "cancelled": cancelled })).await?;
+            Ok(cancelled)
+        }
+        .await;
+        match done {
+            Ok(cancelled) => {
+                transaction.commit().await?;
+                Ok(cancelled)
+            }
+            Err(error) => {
+                transaction.rollback(&error).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn register_sources(
+    transaction: &Transaction<'_>,
+    names: &[Name<'_>],
+) -> Result<Vec<Registered>, StoreError> {
+    let mut registered = Vec::with_capacity(names.len());
+    for name in names {
+        if let Some(was) = name.was {
+            // 0 rows: renamed already, by us earlier or by another node.
+            transaction
+                .execute(SOURCE_RENAME, &[&was, &name.name])
+                .await?;
+        }
+        let rows = transaction
+            .query(SOURCE, &[&name.name, &name.recipe])
+            .await?;
+        let row = rows.first().ok_or_else(|| {
+            StoreError::NotFound(format!("source {:?} could not be registered", name.name))
+        })?;
+        let stored: &str = row.get(2);
+        if stored != name.recipe {
+            return Err(StoreError::Refused(format!(
+                "source {:?}: its event ids are now built as {:?}, but the stored keys were built as {stored:?}; the same \
+                 event would be taken for a new one. Restore the old settings, or register the sender under a new source name",
+                name.name, name.recipe
+            )));
+        }
+        registered.push(Registered {
+            id: row.get(0),
+            first_name: row.get(1),
+        });
+    }
+    Ok(registered)
+}
+
+async fn register_handlers(
+    transaction: &Transaction<'_>,
+    names: &[Name<'_>],
+) -> Result<Vec<Registered>, StoreError> {
+    let mut registered = Vec::with_capacity(names.len());
+    for name in names {
+        if let Some(was) = name.was {
+            transaction
+                .execute(HANDLER_RENAME, &[&was, &name.name])
+                .await?;
+        }
+        let rows = transaction.query(HANDLER, &[&name.name]).await?;
+        let row = rows.first().ok_or_else(|| {
+            StoreError::NotFound(format!("handler {:?} could not be registered", name.name))
+        })?;
+        if row.get(2) {
+            return Err(StoreError::Refused(format!(
+                "handler {:?} was retired; give the new one another name",
+                name.name
+            )));
+        }
+        registered.push(Registered {
+            id: row.get(0),
+            first_name: row.get(1),
+        });
+    }
+    Ok(registered)
+}

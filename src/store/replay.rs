@@ -1,0 +1,298 @@
+//! New runs by command: explicit, reasoned, audited; never implicit.
+
+use jiff::Timestamp;
+use std::time::SystemTime;
+use uuid::Uuid;
+
+use crate::domain::{EffectKey, EventKey, Pattern};
+
+use super::query::Replayed;
+use super::transaction::{Limits, Transaction};
+use super::{Store, StoreError, audit};
+
+const OPEN: &str = include_str!("sql/replay_open.sql");
+const LAST: &str = include_str!("sql/replay_last.sql");
+const ARM: &str = include_str!("sql/replay_arm.sql");
+const MISSING: &str = include_str!("sql/replay_missing.sql");
+const MISSING_INSERT: &str = include_str!("sql/replay_missing_insert.sql");
+
+/// Events looked at per transaction of [`Store::replay_missing`].
+const PAGE: i64 = 1_000;
+
+/// One replay as asked for.
+#[derive(Debug, Clone)]
+pub struct ReplayRequest {
+    /// Source name.
+    pub source: String,
+    /// Event key, or the provider's id when unambiguous.
+    pub key: String,
+    /// Handler name.
+    pub handler: String,
+    /// Run again what has succeeded: new generation, new effect key.
+    pub force: bool,
+    /// Refuse unless the last finished run has this number.
+    pub expected_run: Option<i16>,
+    /// Why; goes into `audit`.
+    pub reason: String,
+    /// Who; goes into `audit`.
+    pub actor: String,
+}
+
+impl Store {
+    /// Opens a new run of one finished (event, handler).
+    ///
+    /// A dead or failed run keeps its effect key, so that a receiver that honours it applies the
+    /// effect once. A succeeded one is run again only with `force`, under a new effect key.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] for an unknown event, handler or a pair that never ran;
+    /// [`StoreError::Refused`] while it is live, when it succeeded and `force` is not set, when
+    /// the handler is retired, or when the last run is not the expected one.
+    pub async fn replay(&self, request: &ReplayRequest) -> Result<Replayed, StoreError> {
+        if request.reason.trim().is_empty() {
+            return Err(StoreError::Refused(
+                "a reason is required: it goes into the audit".into(),
+            ));
+        }
+        let found = self.find(&request.source, &request.key).await?;
+        let connection = self.admin().await?;
+        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        let done = self.replay_in(&transaction, request, &found).await;
+        match done {
+            Ok(replayed) => {
+                transaction.commit().await?;
+                Ok(replayed)
+            }
+            Err(error) => {
+                transaction.rollback(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn replay_in(
+        &self,
+        transaction: &Transaction<'_>,
+        request: &ReplayRequest,
+        found: &super::query::Found,
+    ) -> Result<Replayed, StoreError> {
+        let handler = handler_by_name(transaction, &request.handler).await?;
+        let pair = || {
+            format!(
+                "event {} of {} and handler {}",
+                found.key, request.source, request.handler
+            )
+        };
+        if transaction
+            .execute(OPEN, &[&found.event_id, &handler.id])
+            .await?
+            == 0
+        {
+            return Err(StoreError::Refused(format!(
+                "{} is still live: it runs by itself, nothing to replay",
+                pair()
+            )));
+        }
+        let rows = transaction
+            .query(LAST, &[&found.event_id, &handler.id])
+            .await?;
+        let Some(last) = rows.first() else {
+            return Err(StoreError::NotFound(format!(
+                "{} never ran; `replay --missing --handler {}` makes first runs",
+                pair(),
+                request.handler
+            )));
+        };
+        let (run, generation, result): (i16, i16, &str) = (last.get(0), last.get(1), last.get(2));
+        if request.expected_run.is_some_and(|expected| expected != run) {
+            return Err(StoreError::Refused(format!(
+                "{}: the last run is {run}, not the expected one",
+                pair()
+            )));
+        }
+        if result == "succeeded" && !request.force {
+            return Err(StoreError::Refused(format!(
+                "{} has succeeded in run {run}; --force runs it again under a new effect key",
+                pair()
+            )));
+        }
+        if !self.has_payload(transaction, found.event_id).await? {
+            return Err(StoreError::PayloadExpired(format!(
+                "{}: the payload was dropped, it cannot run again",
+                pair()
+            )));
+        }
+        let generation = if result == "succeeded" {
+            generation.saturating_add(1)
+        } else {
+            generation
+        };
+        let run = run.saturating_add(1);
+        let armed = transaction
+            .execute(ARM, &[&found.event_id, &handler.id, &run, &generation])
+            .await?;
+        super::transaction::expect_rows("replay_arm", armed, 1)?;
+        let effect_key = EffectKey::derive(
+            &found.source_first_name,
+            &found.key,
+            &handler.first_name,
+            generation,
+        );
+        audit::record(
+            transaction,
+            &request.actor,
+            if request.force { "event.replay.force" } else { "event.replay" },
+            &found.event_id.to_string(),
+            &request.reason,
+            &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str() }),
+        )
+        .await?;
+        Ok(Replayed {
+            source: request.source.clone(),
+            key: found.key.as_str().to_owned(),
+            handler: request.handler.clone(),
+            run,
+            effect_key: effect_key.as_str().to_owned(),
+        })
+    }
+
+    async fn has_payload(
+        &self,
+        transaction: &Transaction<'_>,
+        event_id: Uuid,
+    ) -> Result<bool, StoreError> {
+        Ok(!transaction
+            .query(
+                "SELECT FROM oncehook.event e JOIN oncehook.request r ON r.id = e.request_id WHERE e.id = $1",
+                &[&event_id],
+            )
+            .await?
+            .is_empty())
+    }
+
+    /// First runs for events received since `since` that match the handler's patterns and never
+    /// had a delivery for it (the handler was added later). With `dry_run` only lists them.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] for an unknown handler; what was made before an error stays.
+    pub async fn replay_missing(
+        &self,
+        handler: &str,
+        patterns: &[Pattern],
+        since: Timestamp,
+        dry_run: bool,
+        reason: &str,
+        actor: &str,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        if reason.trim().is_empty() && !dry_run {
+            return Err(StoreError::Refused(
+                "a reason is required: it goes into the audit".into(),
+            ));
+        }
+        let since = SystemTime::try_from(since).map_err(|_| {
+            StoreError::Refused("that time lies outside what PostgreSQL can hold".into())
+        })?;
+        let mut after = Uuid::nil();
+        let mut replayed = Vec::new();
+        loop {
+            let connection = self.admin().await?;
+            let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+            let page = async {
+                let handler_row = handler_by_name(&transaction, handler).await?;
+                let rows = transaction
+                    .query(MISSING, &[&handler_row.id, &since, &after, &PAGE])
+                    .await?;
+                let matching: Vec<_> = rows
+                    .iter()
+                    .filter(|row| {
+                        let event_type: Option<&str> = row.get(4);
+                        patterns.iter().any(|p| p.takes(row.get(1), event_type))
+                    })
+                    .collect();
+                let ids: Vec<Uuid> = matching.iter().map(|row| row.get(0)).collect();
+                let made: std::collections::HashSet<Uuid> = if dry_run {
+                    ids.iter().copied().collect()
+                } else {
+                    transaction
+                        .query(MISSING_INSERT, &[&handler_row.id, &ids])
+                        .await?
+                        .iter()
+                        .map(|r| r.get(0))
+                        .collect()
+                };
+                let mut listed = Vec::new();
+                for row in matching
+                    .into_iter()
+                    .filter(|row| made.contains(&row.get(0)))
+                {
+                    let (id, source, first): (Uuid, &str, &str) =
+                        (row.get(0), row.get(1), row.get(2));
+                    let key = EventKey::stored(row.get::<_, &str>(3))
+                        .map_err(|e| StoreError::NotFound(e.to_string()))?;
+                    if !dry_run {
+                        audit::record(
+                            &transaction,
+                            actor,
+                            "event.replay.missing",
+                            &id.to_string(),
+                            reason,
+                            &serde_json::json!({ "handler": handler, "run": 1 }),
+                        )
+                        .await?;
+                    }
+                    listed.push(Replayed {
+                        source: source.to_owned(),
+                        effect_key: EffectKey::derive(first, &key, &handler_row.first_name, 0)
+                            .as_str()
+                            .to_owned(),
+                        key: key.as_str().to_owned(),
+                        handler: handler.to_owned(),
+                        run: 1,
+                    });
+                }
+                Ok((listed, rows.last().map(|row| row.get::<_, Uuid>(0))))
+            }
+            .await;
+            match page {
+                Ok((listed, last)) => {
+                    transaction.commit().await?;
+                    replayed.extend(listed);
+                    match last {
+                        Some(id) => after = id,
+                        None => return Ok(replayed),
+                    }
+                }
+                Err(error) => {
+                    transaction.rollback(&error).await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+async fn handler_by_name(
+    transaction: &Transaction<'_>,
+    handler: &str,
+) -> Result<super::registry::Registered, StoreError> {
+    let rows = transaction
+        .query(
+            "SELECT id, first_name, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1",
+            &[&handler],
+        )
+        .await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| StoreError::NotFound(format!("there is no handler {handler:?}")))?;
+    if row.get(2) {
+        return Err(StoreError::Refused(format!(
+            "handler {handler:?} is retired"
+        )));
+    }
+    Ok(super::registry::Registered {
+        id: row.get(0),
+        first_name: row.get(1),
+    })
+}

@@ -1,0 +1,204 @@
+//! The connection URL, with the `sslmode` values that libpq knows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_postgres::config::{Config, SslMode, TargetSessionAttrs};
+
+use super::StoreError;
+
+/// How far the server's certificate is checked.
+///
+/// # Source
+///
+/// PostgreSQL documentation, libpq, "SSL Support", table of `sslmode` values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Encrypt, check nothing (`prefer`, `require`).
+    Any,
+    /// The chain must lead to a trusted root (`verify-ca`).
+    Chain,
+    /// And the host name must match (`verify-full`).
+    Full,
+}
+
+/// Connection settings parsed from a URL; honours `sslmode` up to `verify-full` and `sslrootcert`.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub(super) config: Config,
+    pub(super) trust: Trust,
+    pub(super) root_cert: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Parses `postgresql://...` or a `key=value` string.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Url`]; the text never holds the URL, which may hold a password.
+    pub fn parse(url: &str) -> Result<Self, StoreError> {
+        let (rest, mode, root_cert) = take_tls_parameters(url)?;
+        let mut config: Config = rest
+            .parse()
+            .map_err(|_| StoreError::Url("not a PostgreSQL URL or key=value string; write postgresql://user@host:5432/database".into()))?;
+        let (ssl, trust) = match mode.as_deref() {
+            None | Some("prefer" | "allow") => (SslMode::Prefer, Trust::Any),
+            Some("disable") => (SslMode::Disable, Trust::Any),
+            // As libpq: with a root certificate at hand, `require` checks the chain.
+            Some("require") if root_cert.is_some() => (SslMode::Require, Trust::Chain),
+            Some("require") => (SslMode::Require, Trust::Any),
+            Some("verify-ca") => (SslMode::Require, Trust::Chain),
+            Some("verify-full") => (SslMode::Require, Trust::Full),
+            Some(_) => {
+                return Err(StoreError::Url(
+                    "sslmode must be disable, prefer, require, verify-ca or verify-full".into(),
+                ));
+            }
+        };
+        config.ssl_mode(ssl);
+        // After a failover the old primary may still answer reads.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(1));
+        }
+        config.keepalives_idle(Duration::from_secs(15));
+        config.tcp_user_timeout(Duration::from_secs(15));
+        if config.get_application_name().is_none() {
+            config.application_name("oncehook");
+        }
+        Ok(Self {
+            config,
+            trust,
+            root_cert,
+        })
+    }
+
+    /// The database's name, for people.
+    pub fn database(&self) -> &str {
+        self.config.get_dbname().unwrap_or("(default)")
+    }
+}
+
+/// The URL without `sslmode` and `sslrootcert`, which tokio-postgres knows in part only.
+fn take_tls_parameters(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), StoreError> {
+    let mut mode = None;
+    let mut root = None;
+    let mut keep = |name: &str, value: String| match name {
+        "sslmode" => {
+            mode = Some(value);
+            false
+        }
+        "sslrootcert" => {
+            root = (value != "system").then(|| PathBuf::from(value));
+            false
+        }
+        _ => true,
+    };
+    let rest = if url.contains("://") {
+        match url.split_once('?') {
+            None => url.to_owned(),
+            Some((base, query)) => {
+                let mut kept = Vec::new();
+                for pair in query.split('&') {
+                    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    if keep(name, percent_decode(value)?) {
+                        kept.push(pair);
+                    }
+                }
+                format!("{base}?{}", kept.join("&"))
+            }
+        }
+    } else {
+        url.split_ascii_whitespace()
+            .filter(|pair| {
+                pair.split_once('=')
+                    .is_none_or(|(name, value)| keep(name, value.trim_matches('\'').to_owned()))
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    Ok((rest, mode, root))
+}
+
+fn percent_decode(text: &str) -> Result<String, StoreError> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let pair: Vec<u8> = bytes.by_ref().take(2).collect();
+            let decoded = std::str::from_utf8(&pair)
+                .ok()
+                .and_then(|hex| u8::from_str_radix(hex, 16).ok())
+                .ok_or_else(|| {
+                    StoreError::Url("a % in the URL is not followed by two hex digits".into())
+                })?;
+            out.push(decoded);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).map_err(|_| StoreError::Url("the URL decodes to invalid UTF-8".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sslmode_is_read_as_libpq_reads_it() {
+        let cases = [
+            ("postgresql://u@h/d", SslMode::Prefer, Trust::Any),
+            (
+                "postgresql://u@h/d?sslmode=disable",
+                SslMode::Disable,
+                Trust::Any,
+            ),
+            (
+                "postgresql://u@h/d?sslmode=require",
+                SslMode::Require,
+                Trust::Any,
+            ),
+            (
+                "postgresql://u@h/d?sslmode=require&sslrootcert=/x%20y.pem",
+                SslMode::Require,
+                Trust::Chain,
+            ),
+            (
+                "postgresql://u@h/d?connect_timeout=3&sslmode=verify-ca",
+                SslMode::Require,
+                Trust::Chain,
+            ),
+            (
+                "postgresql://u@h/d?sslmode=verify-full&application_name=x",
+                SslMode::Require,
+                Trust::Full,
+            ),
+            (
+                "host=h user=u dbname=d sslmode=verify-full",
+                SslMode::Require,
+                Trust::Full,
+            ),
+        ];
+        for (url, ssl, trust) in cases {
+            let settings = Settings::parse(url).unwrap();
+            assert_eq!(settings.config.get_ssl_mode(), ssl, "{url}");
+            assert_eq!(settings.trust, trust, "{url}");
+            assert_eq!(settings.database(), "d");
+        }
+        let with_root =
+            Settings::parse("postgresql://u@h/d?sslmode=verify-ca&sslrootcert=/x%20y.pem").unwrap();
+        assert_eq!(with_root.root_cert, Some(PathBuf::from("/x y.pem")));
+    }
+
+    #[test]
+    fn errors_never_hold_the_password() {
+        for url in [
+            "postgresql://u:hunter2@h:port/d",
+            "postgresql://u:hunter2@h/d?sslmode=maybe",
+            "hunter2",
+        ] {
+            let error = Settings::parse(url).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+-- delivery_retry: the holders of leases put their deliveries back for later.
+-- Run by store::delivery::retry_later.
+-- $1 event_ids  $2 handler_ids  $3 lease_tokens  $4 delays (seconds)
+-- Rows: deliveries put back; fewer than given means a lease is lost and the caller rolls back.
+-- Index delivery_pkey.
+UPDATE oncehook.delivery d
+   SET state = 'ready', failures = least(failures + 1, 32767), suspect = false,
+       run_at = clock_timestamp() + make_interval(secs => q.delay),
+       lease_token = NULL, lease_until = NULL, leased_at = NULL
+  FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::float8[]) AS q(event_id, handler_id, lease_token, delay)
+ WHERE d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.state = 'leased' AND d.lease_token = q.lease_token

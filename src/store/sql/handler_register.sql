@@ -1,0 +1,13 @@
+-- handler_register: makes sure that a handler has a row.
+-- Run by store::registry::register_handlers, under the registry lock.
+-- $1 name
+-- Rows: id, first name, and whether it is retired.
+WITH made AS (
+  INSERT INTO oncehook.handler (name, first_name) VALUES ($1, $1)
+  ON CONFLICT (name) DO NOTHING
+  RETURNING id, first_name, retired_at IS NOT NULL AS retired
+)
+SELECT id, first_name, retired FROM made
+UNION ALL
+SELECT id, first_name, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1
+LIMIT 1

@@ -1,0 +1,12 @@
+-- handler_retire: ends a handler; its unfinished deliveries are cancelled by an operator.
+-- Run by store::registry::retire_handler, with the audit row in the same transaction.
+-- $1 handler id  $2 reason
+-- Rows: deliveries cancelled. A delivery that is being settled is waited for: it ends either way,
+-- once.
+WITH ended AS (
+  DELETE FROM oncehook.delivery WHERE handler_id = $1
+  RETURNING event_id, handler_id, run, generation, failures, losses
+)
+INSERT INTO oncehook.outcome (event_id, handler_id, run, generation, result, decided_by, reason, attempts, finished_at)
+SELECT event_id, handler_id, run, generation, 'cancelled', 'operator', 'handler retired: ' || $2, failures + losses, clock_timestamp()
+  FROM ended ORDER BY event_id

@@ -1,0 +1,7 @@
+-- timeline_attempts: failed and lost tries of one event, the last hundred.
+-- $1 event_id
+-- Index attempt_DAY_event_id_idx.
+SELECT * FROM (
+  SELECT h.name, a.run, a.verdict, a.error, a.started_at, a.ended_at
+    FROM oncehook.attempt a JOIN oncehook.handler h ON h.id = a.handler_id WHERE a.event_id = $1 ORDER BY a.ended_at DESC LIMIT 100
+) last ORDER BY ended_at

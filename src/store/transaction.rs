@@ -1,0 +1,202 @@
+//! Short transactions with a durability guard.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+
+use super::StoreError;
+use super::connection::Connection;
+
+/// Parameters of a statement.
+pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Server-side limits of one transaction, set with `SET LOCAL`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Longest statement.
+    pub(crate) statement: Duration,
+    /// Longest pause between statements.
+    pub(crate) idle: Duration,
+    /// Longest wait for a lock.
+    pub(crate) lock: Duration,
+}
+
+impl Limits {
+    /// For everything that is not a handler.
+    pub(crate) const SHORT: Self = Self {
+        statement: Duration::from_secs(5),
+        idle: Duration::from_secs(5),
+        lock: Duration::from_millis(500),
+    };
+}
+
+/// A transaction that is over only when COMMIT or ROLLBACK was answered: a connection that comes
+/// back to its pool before that is dropped.
+#[derive(Debug)]
+pub(crate) struct Transaction<'c> {
+    connection: &'c Connection,
+}
+
+impl<'c> Transaction<'c> {
+    /// BEGIN at READ COMMITTED, whatever the database's default is.
+    pub(crate) async fn begin(
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        // A role that lowers durability does not lower ours.
+        let durability = if connection.lowered_durability() {
+            "SET LOCAL synchronous_commit = on;"
+        } else {
+            ""
+        };
+        let text = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} SET LOCAL statement_timeout = {}; \
+             SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
+            limits.statement.as_millis(),
+            limits.idle.as_millis(),
+            limits.lock.as_millis(),
+        );
+        connection.set_unclean(true);
+        connection.client().batch_execute(&text).await?;
+        Ok(Self { connection })
+    }
+
+    pub(crate) fn connection(&self) -> &'c Connection {
+        self.connection
+    }
+
+    /// Runs a prepared statement that returns rows.
+    pub(super) async fn query(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = self.connection.prepared(sql).await?;
+        Ok(self.connection.client().query(&statement, params).await?)
+    }
+
+    /// Runs a prepared statement and returns the number of rows it changed.
+    pub(super) async fn execute(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<u64, StoreError> {
+        let statement = self.connection.prepared(sql).await?;
+        Ok(self.connection.client().execute(&statement, params).await?)
+    }
+
+    /// Opens the savepoint of one handler.
+    pub(crate) async fn savepoint(&self) -> Result<(), StoreError> {
+        Ok(self
+            .connection
+            .client()
+            .batch_execute("SAVEPOINT handler")
+            .await?)
+    }
+
+    /// Checks deferred constraints now, so that one event's violation is its own.
+    pub(crate) async fn check_constraints(&self) -> Result<(), tokio_postgres::Error> {
+        self.connection
+            .client()
+            .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
+            .await
+    }
+
+    /// Keeps what the handler wrote.
+    pub(crate) async fn release(&self) -> Result<(), StoreError> {
+        Ok(self
+            .connection
+            .client()
+            .batch_execute("RELEASE SAVEPOINT handler")
+            .await?)
+    }
+
+    /// Undoes what the handler wrote.
+    pub(crate) async fn back_to_savepoint(&self) -> Result<(), tokio_postgres::Error> {
+        self.connection
+            .client()
+            .batch_execute("ROLLBACK TO SAVEPOINT handler; RELEASE SAVEPOINT handler")
+            .await
+    }
+
+    /// COMMIT.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotDurable`] when a warning arrived while it was in flight: PostgreSQL
+    /// answers a cancelled wait for its standbys with success and a warning. Any other error
+    /// leaves the outcome unknown to the caller, who must read it back.
+    pub(crate) async fn commit(self) -> Result<(), StoreError> {
+        let before = self.connection.warnings();
+        self.connection.client().batch_execute("COMMIT").await?;
+        if self.connection.warnings() != before {
+            // Left unclean: the session's state is not worth keeping.
+            return Err(StoreError::NotDurable);
+        }
+        self.connection.set_unclean(false);
+        Ok(())
+    }
+
+    /// ROLLBACK after an error; the connection stays usable unless the error says otherwise.
+    pub(crate) async fn rollback(self, cause: &StoreError) {
+        if !is_connection_error(cause)
+            && self
+                .connection
+                .client()
+                .batch_execute("ROLLBACK")
+                .await
+                .is_ok()
+        {
+            self.connection.set_unclean(false);
+        }
+    }
+}
+
+/// Whether the error means that this connection leads to the wrong or to no server: class 08,
+/// shutdowns (57P01 to 57P03), a primary turned read-only (25006), or a lost socket.
+pub(crate) fn is_connection_error(error: &StoreError) -> bool {
+    match error {
+        StoreError::Statement(inner) => match inner.code() {
+            None => true,
+            Some(code) => {
+                code.code().starts_with("08")
+                    || [
+                        SqlState::ADMIN_SHUTDOWN,
+                        SqlState::CRASH_SHUTDOWN,
+                        SqlState::CANNOT_CONNECT_NOW,
+                        SqlState::READ_ONLY_SQL_TRANSACTION,
+                    ]
+                    .contains(code)
+            }
+        },
+        StoreError::Unavailable(_) | StoreError::NotDurable => true,
+        _ => false,
+    }
+}
+
+/// Whether the same transaction may simply be tried again: serialization failure, deadlock, lock
+/// time-out.
+pub(crate) fn is_transient(error: &StoreError) -> bool {
+    error.sqlstate().is_some_and(|code| {
+        code.code().starts_with("40") || [SqlState::LOCK_NOT_AVAILABLE].contains(code)
+    })
+}
+
+/// Checks a guarded statement's row count.
+pub(super) fn expect_rows(
+    statement: &'static str,
+    changed: u64,
+    expected: usize,
+) -> Result<(), StoreError> {
+    if changed == expected as u64 {
+        Ok(())
+    } else {
+        Err(StoreError::RowCount {
+            statement,
+            changed,
+            expected: expected as u64,
+        })
+    }
+}

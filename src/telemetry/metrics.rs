@@ -1,0 +1,321 @@
+//! Every metric, its name in one place.
+//!
+//! Labels are configured names and fixed words only, so their number is bounded whatever comes in.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::domain::{Ending, Refusal};
+
+/// Events stored for the first time, by source.
+pub const ACCEPTED: &str = "oncehook_events_accepted_total";
+/// Events known already with the same content, by source.
+pub const DUPLICATES: &str = "oncehook_events_duplicate_total";
+/// Events known already with other content, by source.
+pub const CONFLICTS: &str = "oncehook_events_conflict_total";
+/// Refused requests, by source and reason.
+pub const REFUSED: &str = "oncehook_requests_refused_total";
+/// Requests answered 503, by source and reason.
+pub const UNAVAILABLE: &str = "oncehook_requests_unavailable_total";
+/// Time from a batch's first statement to its commit.
+pub const COMMIT_SECONDS: &str = "oncehook_ingest_commit_seconds";
+/// Requests per committed batch.
+pub const BATCH_SIZE: &str = "oncehook_ingest_batch_requests";
+/// Requests waiting for their commit.
+pub const QUEUE_DEPTH: &str = "oncehook_ingest_queue_requests";
+/// Ended deliveries, by handler and outcome.
+pub const DELIVERIES: &str = "oncehook_deliveries_total";
+/// Tries that failed, by handler.
+pub const ATTEMPTS_FAILED: &str = "oncehook_attempts_failed_total";
+/// Leases that ended without an answer, by handler.
+pub const LEASES_LOST: &str = "oncehook_leases_lost_total";
+/// Age of the oldest delivery that could run now.
+pub const OLDEST_READY: &str = "oncehook_oldest_ready_seconds";
+/// Gauge: due deliveries that nobody has claimed.
+pub const LATE: &str = "oncehook_deliveries_late";
+/// Gauge: leases past their end that nobody has reaped yet.
+pub const STUCK: &str = "oncehook_leases_stuck";
+/// Gauge: age of the oldest snapshot in the database, in seconds.
+pub const OLDEST_SNAPSHOT: &str = "oncehook_oldest_snapshot_seconds";
+/// Gauge: dead rows of the delivery table.
+pub const DEAD_ROWS: &str = "oncehook_delivery_dead_rows";
+/// Counter: verified events that could not be read, by source.
+pub const UNREADABLE: &str = "oncehook_events_unreadable_total";
+/// Counter: minutes with a burst of refused requests, by source.
+pub const REFUSAL_BURSTS: &str = "oncehook_refusal_bursts_total";
+/// Counter: answers to webhook requests, by source and status.
+pub const RESPONSES: &str = "oncehook_webhook_responses_total";
+/// Histogram: time to answer a webhook request, by source, in seconds.
+pub const RESPONSE_SECONDS: &str = "oncehook_webhook_seconds";
+/// Deliveries of handlers this node does not know.
+pub const UNKNOWN_HANDLER: &str = "oncehook_deliveries_unknown_handler";
+/// Days for which partitions exist already.
+pub const PARTITIONS_AHEAD: &str = "oncehook_partitions_ahead_days";
+
+/// Commits take from under a millisecond to the 2 s after which 503 is answered.
+const SECONDS: [f64; 12] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0,
+];
+/// A batch holds up to 256 requests.
+const REQUESTS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+/// The label of a request whose path names no source.
+const NO_SOURCE: &str = "unknown";
+
+/// `n` events of a source were stored for the first time.
+pub fn accepted(source: &str, n: u64) {
+    counter!(ACCEPTED, "source" => source.to_owned()).increment(n);
+}
+
+/// `n` events of a source were known already.
+pub fn duplicates(source: &str, n: u64) {
+    counter!(DUPLICATES, "source" => source.to_owned()).increment(n);
+}
+
+/// `n` events of a source were known already with other content.
+pub fn conflicts(source: &str, n: u64) {
+    counter!(CONFLICTS, "source" => source.to_owned()).increment(n);
+}
+
+/// A request was refused. `source` is a configured name, never what the path said.
+pub fn refused(source: Option<&str>, refusal: Refusal) {
+    counter!(
+        REFUSED,
+        "source" => source.unwrap_or(NO_SOURCE).to_owned(),
+        "reason" => refusal.code()
+    )
+    .increment(1);
+}
+
+/// A request was answered 503.
+pub fn unavailable(source: &str, reason: &'static str) {
+    counter!(UNAVAILABLE, "source" => source.to_owned(), "reason" => reason).increment(1);
+}
+
+/// A batch was committed.
+pub fn commit_took(elapsed: Duration) {
+    histogram!(COMMIT_SECONDS).record(elapsed.as_secs_f64());
+}
+
+/// A batch of `requests` is being written.
+pub fn batch(requests: usize) {
+    histogram!(BATCH_SIZE).record(as_f64(requests as u64));
+}
+
+/// `requests` are waiting for their commit.
+pub fn queue_depth(requests: usize) {
+    gauge!(QUEUE_DEPTH).set(as_f64(requests as u64));
+}
+
+/// A delivery has its outcome.
+pub fn finished(handler: &str, ending: Ending) {
+    counter!(DELIVERIES, "handler" => handler.to_owned(), "outcome" => ending.as_str())
+        .increment(1);
+}
+
+/// A try failed and is recorded.
+pub fn attempt_failed(handler: &str) {
+    counter!(ATTEMPTS_FAILED, "handler" => handler.to_owned()).increment(1);
+}
+
+/// A lease ended without an answer.
+pub fn lease_lost(handler: &str) {
+    counter!(LEASES_LOST, "handler" => handler.to_owned()).increment(1);
+}
+
+/// A verified event could not be read and is kept whole.
+pub fn unreadable(source: &str) {
+    counter!(UNREADABLE, "source" => source.to_owned()).increment(1);
+}
+
+/// Many requests of one source were refused within a minute.
+pub fn refusal_burst(source: Option<&str>) {
+    counter!(REFUSAL_BURSTS, "source" => source.unwrap_or(NO_SOURCE).to_owned()).increment(1);
+}
+
+/// A webhook request was answered.
+pub fn responded(source: Option<&str>, status: u16, elapsed: Duration) {
+    let source = source.unwrap_or(NO_SOURCE).to_owned();
+    counter!(RESPONSES, "source" => source.clone(), "status" => status.to_string()).increment(1);
+    histogram!(RESPONSE_SECONDS, "source" => source).record(elapsed.as_secs_f64());
+}
+
+/// Numbers read from the database every few seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Gauges {
+    /// Seconds since the oldest due delivery became due.
+    pub oldest_ready_s: f64,
+    /// Due and not claimed.
+    pub late: i64,
+    /// Leases past their end, not yet reaped.
+    pub stuck: i64,
+    /// Deliveries of handlers this node does not know, and leaves alone.
+    pub unknown_handler: i64,
+    /// Age in seconds of the oldest snapshot in the database.
+    pub oldest_snapshot_s: f64,
+    /// Dead rows of the delivery table.
+    pub dead_rows: i64,
+    /// Whole days after today for which partitions exist.
+    pub days_ahead: i64,
+}
+
+/// Publishes what was read.
+pub fn gauges(read: &Gauges) {
+    let count = |n: i64| as_f64(u64::try_from(n).unwrap_or(0));
+    gauge!(OLDEST_READY).set(read.oldest_ready_s);
+    gauge!(LATE).set(count(read.late));
+    gauge!(STUCK).set(count(read.stuck));
+    gauge!(UNKNOWN_HANDLER).set(count(read.unknown_handler));
+    gauge!(OLDEST_SNAPSHOT).set(read.oldest_snapshot_s);
+    gauge!(DEAD_ROWS).set(count(read.dead_rows));
+    gauge!(PARTITIONS_AHEAD).set(count(read.days_ahead));
+}
+
+/// Counts above 2^53 lose their last digits, which no gauge needs.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+fn as_f64(n: u64) -> f64 {
+    n as f64
+}
+
+/// The recorder of this process, rendered by `/metrics`. Installed at the first call.
+///
+/// When the surrounding application has installed a recorder of its own, our metrics go there and
+/// the page stays empty.
+pub fn prometheus() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE
+        .get_or_init(|| {
+            let recorder = buckets(PrometheusBuilder::new()).build_recorder();
+            let handle = recorder.handle();
+            if metrics::set_global_recorder(recorder).is_err() {
+                tracing::warn!("this process records its metrics elsewhere: /metrics stays empty");
+            }
+            describe();
+            handle
+        })
+        .clone()
+}
+
+/// Falls back to summaries if the exporter refuses the buckets, which it does only for empty ones.
+fn buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
+    builder
+        .set_buckets_for_metric(Matcher::Full(COMMIT_SECONDS.to_owned()), &SECONDS)
+        .and_then(|b| {
+            b.set_buckets_for_metric(Matcher::Full(RESPONSE_SECONDS.to_owned()), &SECONDS)
+        })
+        .and_then(|b| b.set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), &REQUESTS))
+        .unwrap_or_else(|_| PrometheusBuilder::new())
+}
+
+fn describe() {
+    describe_counter!(ACCEPTED, "Events stored for the first time");
+    describe_counter!(DUPLICATES, "Events known already with the same content");
+    describe_counter!(
+        CONFLICTS,
+        "Events known already with other content: recorded, not processed"
+    );
+    describe_counter!(REFUSED, "Refused requests by reason");
+    describe_counter!(
+        UNAVAILABLE,
+        "Requests answered 503 by reason: nothing was acknowledged"
+    );
+    describe_histogram!(
+        COMMIT_SECONDS,
+        Unit::Seconds,
+        "Time from a batch's first statement to its commit"
+    );
+    describe_histogram!(BATCH_SIZE, "Requests per committed batch");
+    describe_gauge!(QUEUE_DEPTH, "Requests waiting for their commit");
+    describe_counter!(DELIVERIES, "Ended deliveries by outcome");
+    describe_counter!(ATTEMPTS_FAILED, "Tries that failed and are recorded");
+    describe_counter!(LEASES_LOST, "Leases that ended without an answer");
+    describe_gauge!(
+        OLDEST_READY,
+        Unit::Seconds,
+        "Age of the oldest delivery that could run now"
+    );
+    describe_gauge!(LATE, "Due deliveries that nobody has claimed");
+    describe_gauge!(STUCK, "Leases past their end that nobody has reaped yet");
+    describe_gauge!(
+        OLDEST_SNAPSHOT,
+        Unit::Seconds,
+        "Age of the oldest snapshot in the database"
+    );
+    describe_gauge!(DEAD_ROWS, "Dead rows of the delivery table");
+    describe_counter!(
+        UNREADABLE,
+        "Verified events that could not be read and are kept whole"
+    );
+    describe_counter!(REFUSAL_BURSTS, "Minutes with a burst of refused requests");
+    describe_counter!(RESPONSES, "Answers to webhook requests");
+    describe_histogram!(
+        RESPONSE_SECONDS,
+        Unit::Seconds,
+        "Time to answer a webhook request"
+    );
+    describe_gauge!(
+        UNKNOWN_HANDLER,
+        "Deliveries of handlers this node does not know"
+    );
+    describe_gauge!(PARTITIONS_AHEAD, "Days for which partitions exist already");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_rendered_with_its_help() {
+        let handle = prometheus();
+        accepted("s", 2);
+        duplicates("s", 1);
+        conflicts("s", 1);
+        refused(None, Refusal::UnknownSource);
+        unavailable("s", "database");
+        commit_took(Duration::from_millis(3));
+        batch(7);
+        queue_depth(3);
+        finished("h", Ending::Succeeded);
+        attempt_failed("h");
+        lease_lost("h");
+        oldest_ready(Duration::from_secs(4));
+        dead_letters("h", 1);
+        deliveries_unknown(0);
+        partitions_ahead(14);
+        let page = handle.render();
+        for name in [
+            ACCEPTED,
+            DUPLICATES,
+            CONFLICTS,
+            REFUSED,
+            UNAVAILABLE,
+            COMMIT_SECONDS,
+            BATCH_SIZE,
+            QUEUE_DEPTH,
+            DELIVERIES,
+            ATTEMPTS_FAILED,
+            LEASES_LOST,
+            OLDEST_READY,
+            LATE,
+            STUCK,
+            UNREADABLE,
+            UNKNOWN_HANDLER,
+            PARTITIONS_AHEAD,
+        ] {
+            assert!(
+                page.contains(&format!("# HELP {name} ")),
+                "{name} in\n{page}"
+            );
+        }
+        assert!(
+            page.contains("oncehook_ingest_commit_seconds_bucket{le=\"0.004\"}"),
+            "{page}"
+        );
+        assert!(page.contains("reason=\"unknown_source\""), "{page}");
+    }
+}

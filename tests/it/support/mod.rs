@@ -1,0 +1,35 @@
+//! What the tests stand on.
+//!
+//! - [`TestDb`]: a database of its own for each test, cloned from a migrated template of one
+//!   shared cluster ([`shared`]).
+//! - [`OwnCluster`]: a whole PostgreSQL, for tests that stop, kill or starve it.
+//! - [`TestApp`]: real nodes (`oncehook serve`) on a [`TestDb`], as child processes.
+//! - [`PgProxy`]: between node and database, to cut, freeze and delay at a chosen statement.
+//! - [`Receiver`]: the service behind an `http` handler.
+//! - [`RawHttp`]: requests that no proper client would send.
+//! - [`until`]: waits for evidence, with a deadline.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "a helper serves the modules that need it, and not each is needed all the time"
+)]
+
+pub(crate) mod app;
+pub(crate) mod database;
+pub(crate) mod node;
+pub(crate) mod own;
+pub(crate) mod proxy;
+pub(crate) mod raw;
+pub(crate) mod receiver;
+pub(crate) mod shared;
+pub(crate) mod signer;
+pub(crate) mod wait;
+
+pub(crate) use app::{AppBuilder, TestApp};
+pub(crate) use database::{TestDb, backend_pid, connect};
+pub(crate) use node::Node;
+pub(crate) use own::OwnCluster;
+pub(crate) use proxy::{Action, PgProxy};
+pub(crate) use raw::RawHttp;
+pub(crate) use receiver::{Gate, Received, Receiver, Reply};
+pub(crate) use wait::{until, until_some};

@@ -1,0 +1,354 @@
+//! Between a node and PostgreSQL: cuts, freezes, delays, refuses, also at a chosen statement.
+//!
+//! It reads the frames of the protocol, so that a rule can say "when COMMIT passes" and mean the
+//! statement and not a network packet. A prepared statement counts when it is executed.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::wait::until;
+
+/// What happens, once, when a statement passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The connection is cut and the statement never reaches PostgreSQL.
+    CutBefore,
+    /// PostgreSQL executes it, then the connection is cut and the answer lost.
+    CutAfter,
+    /// All traffic stops before it, until [`PgProxy::thaw`].
+    FreezeBefore,
+    /// It is held back for a while.
+    Delay(Duration),
+}
+
+#[derive(Debug)]
+struct Rule {
+    needle: String,
+    action: Action,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Traffic {
+    refuse: bool,
+    frozen: bool,
+    delay: Duration,
+    /// Connections of an older generation are cut.
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: PathBuf,
+    traffic: watch::Sender<Traffic>,
+    rules: Mutex<Vec<Rule>>,
+    fired: watch::Sender<usize>,
+    opened: watch::Sender<usize>,
+}
+
+/// The proxy; it and its connections end when it is dropped.
+#[derive(Debug)]
+pub(crate) struct PgProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    server: JoinHandle<()>,
+}
+
+impl PgProxy {
+    /// In front of the cluster of a URL (`..?host=/socket/folder`).
+    pub(crate) async fn start(url: &str) -> Self {
+        let config: tokio_postgres::Config = url.parse().unwrap();
+        let [tokio_postgres::config::Host::Unix(dir)] = config.get_hosts() else {
+            panic!("not a Unix socket: {url}");
+        };
+        Self::in_front_of(dir).await
+    }
+
+    async fn in_front_of(socket_dir: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            socket: socket_dir.join(".s.PGSQL.5432"),
+            traffic: watch::Sender::new(Traffic::default()),
+            rules: Mutex::new(Vec::new()),
+            fired: watch::Sender::new(0),
+            opened: watch::Sender::new(0),
+        });
+        let known = Arc::clone(&shared);
+        let server = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(serve(client, Arc::clone(&known)));
+            }
+        });
+        Self {
+            address,
+            shared,
+            server,
+        }
+    }
+
+    /// The URL of a database through the proxy.
+    pub(crate) fn url(&self, database: &str) -> String {
+        format!(
+            "postgresql://postgres@{}/{database}?sslmode=disable",
+            self.address
+        )
+    }
+
+    /// Does `action` once, at the next statement whose text contains `needle` (in any case).
+    pub(crate) fn arm(&self, needle: &str, action: Action) {
+        self.shared.rules.lock().unwrap().push(Rule {
+            needle: needle.to_ascii_lowercase(),
+            action,
+        });
+    }
+
+    /// Waits until so many armed actions have taken place; a `CutAfter` when it was answered.
+    pub(crate) async fn until_fired(&self, count: usize) {
+        until(&format!("{count} armed actions take place"), async || {
+            *self.shared.fired.borrow() >= count
+        })
+        .await;
+    }
+
+    /// How many connections were opened so far.
+    pub(crate) fn connections(&self) -> usize {
+        *self.shared.opened.borrow()
+    }
+
+    /// Cuts every connection; new ones are served.
+    pub(crate) fn cut(&self) {
+        self.traffic(|traffic| traffic.generation += 1);
+    }
+
+    /// Cuts every connection and hangs up on new ones.
+    pub(crate) fn refuse(&self) {
+        self.traffic(|traffic| {
+            traffic.generation += 1;
+            traffic.refuse = true;
+        });
+    }
+
+    /// Serves again after [`PgProxy::refuse`].
+    pub(crate) fn admit(&self) {
+        self.traffic(|traffic| traffic.refuse = false);
+    }
+
+    /// Connections stay open, also new ones, but nothing passes.
+    pub(crate) fn freeze(&self) {
+        self.traffic(|traffic| traffic.frozen = true);
+    }
+
+    /// Everything held back passes.
+    pub(crate) fn thaw(&self) {
+        self.traffic(|traffic| traffic.frozen = false);
+    }
+
+    /// Every message takes so much longer.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.traffic(|traffic| traffic.delay = delay);
+    }
+
+    fn traffic(&self, change: impl FnOnce(&mut Traffic)) {
+        self.shared.traffic.send_modify(change);
+    }
+}
+
+impl Drop for PgProxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Shared {
+    /// Waits while traffic is frozen, then for the delay.
+    async fn pass(&self) {
+        let mut traffic = self.traffic.subscribe();
+        drop(traffic.wait_for(|traffic| !traffic.frozen).await);
+        let delay = self.traffic.borrow().delay;
+        tokio::time::sleep(delay).await;
+    }
+
+    fn take_rule(&self, statement: &str) -> Option<Rule> {
+        let statement = statement.to_ascii_lowercase();
+        let mut rules = self.rules.lock().unwrap();
+        let index = rules
+            .iter()
+            .position(|rule| statement.contains(&rule.needle))?;
+        Some(rules.remove(index))
+    }
+
+    fn fire(&self) {
+        self.fired.send_modify(|count| *count += 1);
+    }
+}
+
+async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    let mut traffic = shared.traffic.subscribe();
+    let now = *traffic.borrow_and_update();
+    if now.refuse {
+        return;
+    }
+    shared.opened.send_modify(|count| *count += 1);
+    drop(client.set_nodelay(true));
+    let Ok(server) = UnixStream::connect(&shared.socket).await else {
+        return;
+    };
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let lost = Lost::default();
+    tokio::select! {
+        _ = frontend(from_client, to_server, &to_client, &shared, &lost) => {}
+        _ = backend(from_server, &to_client, &shared, &lost) => {}
+        _ = traffic.wait_for(|traffic| traffic.generation != now.generation) => {}
+    }
+}
+
+/// Set once the answers of a connection are to be lost.
+#[derive(Debug, Default)]
+struct Lost {
+    on: AtomicBool,
+    /// The answer that ends it is that of a COMMIT and not merely "ready".
+    commit: AtomicBool,
+}
+
+const SSL_REQUEST: u32 = 80_877_103;
+const GSS_REQUEST: u32 = 80_877_104;
+
+async fn frontend(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    back: &tokio::net::tcp::OwnedWriteHalf,
+    shared: &Shared,
+    lost: &Lost,
+) -> Option<()> {
+    // The first messages have no type byte. We answer for encryption ourselves: not here.
+    loop {
+        let frame = read_frame(&mut from, 0).await?;
+        shared.pass().await;
+        let code = u32::from_be_bytes(frame.get(4..8)?.try_into().ok()?);
+        if code == SSL_REQUEST || code == GSS_REQUEST {
+            back.writable().await.ok()?;
+            back.try_write(b"N").ok()?;
+            continue;
+        }
+        to.write_all(&frame).await.ok()?;
+        break;
+    }
+    let mut prepared = HashMap::new();
+    loop {
+        let frame = read_frame(&mut from, 1).await?;
+        shared.pass().await;
+        let statement = executed(&frame, &mut prepared);
+        match statement.and_then(|statement| shared.take_rule(&statement)) {
+            Some(Rule {
+                action: Action::CutBefore,
+                ..
+            }) => {
+                shared.fire();
+                return None;
+            }
+            Some(Rule {
+                action: Action::CutAfter,
+                needle,
+            }) => {
+                lost.commit.store(needle == "commit", Ordering::SeqCst);
+                lost.on.store(true, Ordering::SeqCst);
+            }
+            Some(Rule {
+                action: Action::FreezeBefore,
+                ..
+            }) => {
+                shared.traffic.send_modify(|traffic| traffic.frozen = true);
+                shared.fire();
+                shared.pass().await;
+            }
+            Some(Rule {
+                action: Action::Delay(delay),
+                ..
+            }) => {
+                shared.fire();
+                tokio::time::sleep(delay).await;
+            }
+            None => {}
+        }
+        to.write_all(&frame).await.ok()?;
+    }
+}
+
+async fn backend(
+    mut from: impl AsyncRead + Unpin,
+    to: &tokio::net::tcp::OwnedWriteHalf,
+    shared: &Shared,
+    lost: &Lost,
+) -> Option<()> {
+    loop {
+        let frame = read_frame(&mut from, 1).await?;
+        if lost.on.load(Ordering::SeqCst) {
+            let done = match frame.first()? {
+                b'C' if lost.commit.load(Ordering::SeqCst) => frame.get(5..)? == b"COMMIT\0",
+                b'Z' => true,
+                _ => false,
+            };
+            if done {
+                shared.fire();
+                return None;
+            }
+            continue;
+        }
+        shared.pass().await;
+        write_all(to, &frame).await?;
+    }
+}
+
+/// Both directions write to the client: answers, and our own word on encryption.
+async fn write_all(to: &tokio::net::tcp::OwnedWriteHalf, mut bytes: &[u8]) -> Option<()> {
+    while !bytes.is_empty() {
+        to.writable().await.ok()?;
+        match to.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
+    Some(())
+}
+
+/// A whole frame: `type_bytes` of type, four bytes of length, the rest.
+async fn read_frame(from: &mut (impl AsyncRead + Unpin), type_bytes: usize) -> Option<Vec<u8>> {
+    let mut frame = vec![0; type_bytes + 4];
+    from.read_exact(&mut frame).await.ok()?;
+    let length = u32::from_be_bytes(frame.get(type_bytes..)?.try_into().ok()?);
+    frame.resize(type_bytes + usize::try_from(length).ok()?, 0);
+    from.read_exact(frame.get_mut(type_bytes + 4..)?)
+        .await
+        .ok()?;
+    Some(frame)
+}
+
+/// The text of the statement that this frame executes.
+fn executed(frame: &[u8], prepared: &mut HashMap<String, String>) -> Option<String> {
+    let mut texts = frame
+        .get(5..)?
+        .split(|byte| *byte == 0)
+        .map(|text| String::from_utf8_lossy(text).into_owned());
+    match frame.first()? {
+        b'Q' => texts.next(),
+        b'P' => {
+            prepared.insert(texts.next()?, texts.next()?);
+            None
+        }
+        // Bind: the portal's name, then the statement's.
+        b'B' => prepared.get(&texts.nth(1)?).cloned(),
+        _ => None,
+    }
+}
