@@ -1,3 +1,7 @@
-//! The `oncehook` binary.
+//! The `oncehook` binary: parse arguments, run the verb, turn the error into an exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    oncehook::cli::main()
+}

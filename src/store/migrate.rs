@@ -79,6 +79,15 @@ pub async fn pending(settings: &Settings) -> Result<Vec<String>, StoreError> {
         .collect())
 }
 
+/// Runs a script in one implicit transaction.
+pub(super) async fn execute(settings: &Settings, script: &str) -> Result<(), StoreError> {
+    let (client, task) = client(settings).await?;
+    let result = client.batch_execute(script).await;
+    drop(client);
+    task.abort();
+    Ok(result?)
+}
+
 async fn client(
     settings: &Settings,
 ) -> Result<(tokio_postgres::Client, tokio::task::JoinHandle<()>), StoreError> {

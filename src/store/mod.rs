@@ -16,6 +16,7 @@ pub mod query;
 pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;
+pub mod sample;
 mod settings;
 mod signal;
 mod tls;

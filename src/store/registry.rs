@@ -86,6 +86,23 @@ impl Store {
             .collect())
     }
 
+    /// Which of these functions a `sql` handler could not call, each with a sentence why.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be asked.
+    pub async fn missing_functions(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
+        let mut missing = Vec::new();
+        for name in names {
+            match self.sql_function("(configured)", name).await {
+                Ok(_) => {}
+                Err(StoreError::Refused(_)) => missing.push(name.clone()),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(missing)
+    }
+
     /// Looks up a `sql` handler's function.
     pub(crate) async fn sql_function(
         &self,

@@ -283,10 +283,18 @@ mod tests {
         finished("h", Ending::Succeeded);
         attempt_failed("h");
         lease_lost("h");
-        oldest_ready(Duration::from_secs(4));
-        dead_letters("h", 1);
-        deliveries_unknown(0);
-        partitions_ahead(14);
+        unreadable("s");
+        refusal_burst(None);
+        responded(None, 200, Duration::from_millis(1));
+        gauges(&Gauges {
+            oldest_ready_s: 4.0,
+            late: 1,
+            stuck: 0,
+            unknown_handler: 0,
+            oldest_snapshot_s: 0.1,
+            dead_rows: 3,
+            days_ahead: 14,
+        });
         let page = handle.render();
         for name in [
             ACCEPTED,
@@ -306,6 +314,11 @@ mod tests {
             UNREADABLE,
             UNKNOWN_HANDLER,
             PARTITIONS_AHEAD,
+            OLDEST_SNAPSHOT,
+            DEAD_ROWS,
+            REFUSAL_BURSTS,
+            RESPONSES,
+            RESPONSE_SECONDS,
         ] {
             assert!(
                 page.contains(&format!("# HELP {name} ")),

@@ -16,6 +16,7 @@
 
 pub(crate) mod app;
 pub(crate) mod database;
+pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod own;
 pub(crate) mod proxy;

@@ -1,0 +1,110 @@
+//! `check`: explains a configuration.
+
+mod report;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::config::{Config, ConfigError};
+use crate::dispatch::HandlerKind;
+use crate::store::{Settings, Store, migrate};
+
+use super::context::Context;
+use super::failure::Failure;
+use super::words;
+
+use report::{Database, Report};
+
+/// Explain the configuration and say everything that is wrong with it.
+///
+/// Lists sources, their secrets by label (never a value), handlers, and which events go where.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: oncehook check --connect")]
+pub(super) struct Args {
+    /// Also ask the database: migrations applied, functions of sql handlers there.
+    #[arg(long)]
+    connect: bool,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let config = match Config::load(&context.path()?, &context.environment) {
+        Ok(config) => config,
+        Err(error) => return Err(invalid(context, error)),
+    };
+    let mut report = Report::of(&config, Timestamp::now());
+    if args.connect {
+        report.database = Some(ask(&config).await?);
+    }
+    if context.printer.json() {
+        context.printer.value(&report)?;
+    } else {
+        context.printer.line(report.text())?;
+        for warning in &report.warnings {
+            context.printer.note(format_args!("warning: {warning}"));
+        }
+    }
+    match &report.database {
+        Some(database) => verdict(context, database),
+        None => Ok(()),
+    }
+}
+
+fn invalid(context: &Context, error: ConfigError) -> Failure {
+    if context.printer.json() {
+        let errors: Vec<_> = error.problems().iter().map(ToString::to_string).collect();
+        let written = context
+            .printer
+            .value(&json!({ "valid": false, "errors": errors }));
+        if let Err(failure) = written {
+            return failure;
+        }
+    }
+    error.into()
+}
+
+async fn ask(config: &Config) -> Result<Database, Failure> {
+    let settings = Settings::parse(config.database.expose())?;
+    let pending = migrate::pending(&settings).await?;
+    let calls: Vec<String> = config
+        .handlers
+        .iter()
+        .filter_map(|handler| match &handler.kind {
+            HandlerKind::Sql { call } => Some(call.clone()),
+            HandlerKind::Function(_) | HandlerKind::Http(_) => None,
+        })
+        .collect();
+    // Functions take an `oncehook.delivered`, which comes with the migrations.
+    let missing_functions = if pending.is_empty() && !calls.is_empty() {
+        Store::new(settings, 1)?.missing_functions(&calls).await?
+    } else {
+        Vec::new()
+    };
+    Ok(Database {
+        pending,
+        missing_functions,
+    })
+}
+
+fn verdict(context: &Context, database: &Database) -> Result<(), Failure> {
+    if !database.pending.is_empty() {
+        let n = words::count(
+            database.pending.len() as u64,
+            "migration is",
+            "migrations are",
+        );
+        return Err(Failure::no(format!("{n} pending")).hint(format!(
+            "run `{} migrate`",
+            words::program(&context.environment)
+        )));
+    }
+    if !database.missing_functions.is_empty() {
+        return Err(Failure::no(format!(
+            "the database has no function {}",
+            database.missing_functions.join(", ")
+        ))
+        .hint(
+            "a sql handler calls schema.function(event oncehook.delivered) returning void or jsonb",
+        ));
+    }
+    Ok(())
+}

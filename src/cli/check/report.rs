@@ -1,0 +1,232 @@
+//! What `check` says, for people and for machines.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::config::{self, Config, SourceSettings, units};
+use crate::dispatch::{HandlerKind, HandlerSpec};
+use crate::domain::Secret;
+use crate::provider::OnConflict;
+
+/// A usable configuration, explained.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    valid: bool,
+    file: String,
+    public: String,
+    api: String,
+    sources: Vec<SourceReport>,
+    handlers: Vec<HandlerReport>,
+    pub(super) warnings: Vec<String>,
+    /// Only with `--connect`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) database: Option<Database>,
+}
+
+/// What the database said.
+#[derive(Debug, Serialize)]
+pub(super) struct Database {
+    pub(super) pending: Vec<String>,
+    pub(super) missing_functions: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SourceReport {
+    name: String,
+    provider: &'static str,
+    path: String,
+    secrets: Vec<SecretReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accept_modes: Option<Vec<&'static str>>,
+    on_conflict: &'static str,
+    /// Handlers some of its events go to.
+    handlers: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SecretReport {
+    label: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    alive: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct HandlerReport {
+    name: String,
+    kind: &'static str,
+    target: String,
+    events: Vec<String>,
+    timeout: String,
+    lease: String,
+    retry: String,
+}
+
+impl Report {
+    pub(super) fn of(config: &Config, now: Timestamp) -> Self {
+        Self {
+            valid: true,
+            file: config.path.display().to_string(),
+            public: config.listen.public.to_string(),
+            api: config.listen.api.to_string(),
+            sources: config
+                .sources
+                .iter()
+                .map(|s| source(s, config, now))
+                .collect(),
+            handlers: config.handlers.iter().map(handler).collect(),
+            warnings: config.warnings.iter().map(ToString::to_string).collect(),
+            database: None,
+        }
+    }
+
+    /// The page for people.
+    pub(super) fn text(&self) -> String {
+        let mut lines = vec![
+            format!("{} can be used", self.file),
+            format!("webhooks on {}, status on {}", self.public, self.api),
+        ];
+        lines.extend(self.sources.iter().flat_map(SourceReport::lines));
+        lines.extend(self.handlers.iter().flat_map(HandlerReport::lines));
+        if let Some(database) = &self.database {
+            lines.push(String::new());
+            lines.push(format!(
+                "database reached: {} pending, {} missing",
+                list(&database.pending, "no migration"),
+                list(&database.missing_functions, "no function")
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+impl SourceReport {
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![
+            String::new(),
+            format!("source {} ({})", self.name, self.provider),
+            format!("  url       POST {}", self.path),
+        ];
+        lines.extend(self.secrets.iter().map(|secret| {
+            let end = match (secret.until, secret.alive) {
+                (None, _) => "no end".to_owned(),
+                (Some(until), true) => format!("until {until}"),
+                (Some(until), false) => format!("ended {until}"),
+            };
+            format!("  secret    {:?}, {end}", secret.label)
+        }));
+        if let Some(modes) = &self.accept_modes {
+            lines.push(format!("  modes     only {}", modes.join(", ")));
+        }
+        let answer = match self.on_conflict {
+            "reject" => "answered 409, recorded",
+            _ => "acknowledged, recorded",
+        };
+        lines.push(format!("  conflict  {answer}"));
+        lines.push(format!(
+            "  goes to   {}",
+            list(&self.handlers, "no handler: stored as unrecognized")
+        ));
+        lines
+    }
+}
+
+impl HandlerReport {
+    fn lines(&self) -> Vec<String> {
+        vec![
+            String::new(),
+            format!("handler {} ({})", self.name, self.kind),
+            format!("  runs      {}", self.target),
+            format!("  takes     {}", self.events.join(", ")),
+            format!("  time      timeout {}, lease {}", self.timeout, self.lease),
+            format!("  retry     {}", self.retry),
+        ]
+    }
+}
+
+fn list(items: &[String], none: &str) -> String {
+    if items.is_empty() {
+        none.to_owned()
+    } else {
+        items.join(", ")
+    }
+}
+
+fn source(settings: &SourceSettings, config: &Config, now: Timestamp) -> SourceReport {
+    let source = &settings.source;
+    let takes = |handler: &&HandlerSpec| {
+        handler
+            .events
+            .iter()
+            .any(|p| config::feeds(p, &source.name))
+    };
+    let secret = |secret: &Secret| SecretReport {
+        label: secret.label.clone(),
+        until: secret.until,
+        alive: secret.alive(now),
+    };
+    SourceReport {
+        name: source.name.clone(),
+        provider: source.provider.name(),
+        path: format!("/webhooks/{}", source.name),
+        secrets: source.secrets.iter().map(secret).collect(),
+        accept_modes: source
+            .accept_modes
+            .as_ref()
+            .map(|modes| modes.iter().map(|m| m.as_str()).collect()),
+        on_conflict: match source.on_conflict {
+            OnConflict::Ack => "ack",
+            OnConflict::Reject => "reject",
+        },
+        handlers: config
+            .handlers
+            .iter()
+            .filter(takes)
+            .map(|h| h.name.clone())
+            .collect(),
+    }
+}
+
+fn handler(spec: &HandlerSpec) -> HandlerReport {
+    let (kind, target) = match &spec.kind {
+        HandlerKind::Sql { call } => (
+            "sql",
+            format!(
+                "{call}(event), up to {} events per transaction: exactly once",
+                spec.batch
+            ),
+        ),
+        // Code is given to the engine by an embedding application, never by the file.
+        HandlerKind::Function(_) => ("function", String::from("code in this process")),
+        HandlerKind::Http(http) => {
+            let labels: Vec<_> = http
+                .secrets
+                .iter()
+                .map(|(label, _)| format!("{label:?}"))
+                .collect();
+            let target = format!(
+                "POST {}, signed with {}, up to {} at once; sent again when the answer is lost",
+                http.url,
+                labels.join(" and "),
+                spec.concurrency
+            );
+            ("http", target)
+        }
+    };
+    let retry = spec.policy.retry;
+    HandlerReport {
+        name: spec.name.clone(),
+        kind,
+        target,
+        events: spec.events.iter().map(ToString::to_string).collect(),
+        timeout: units::show_duration(spec.timeout),
+        lease: units::show_duration(spec.lease),
+        retry: format!(
+            "for {}, every {} to {}; dead after {} crashes",
+            units::show_duration(retry.span),
+            units::show_duration(retry.first),
+            units::show_duration(retry.max),
+            spec.policy.crashes
+        ),
+    }
+}

@@ -1,0 +1,175 @@
+//! Why a verb ends without its work: cause, chain, `hint:` and exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use crate::config::ConfigError;
+use crate::engine::EngineError;
+use crate::store::StoreError;
+
+use super::printer::Printer;
+
+/// What the process answers to its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Whoever read our output has gone: no failure.
+    Quiet = 0,
+    /// Not found, refused, not as it should be.
+    No = 1,
+    /// The command line or the configuration cannot be used.
+    Usage = 2,
+    /// The database or the service cannot be reached.
+    Unreachable = 3,
+}
+
+/// A failed verb.
+#[derive(Debug)]
+pub(super) struct Failure {
+    exit: Exit,
+    error: anyhow::Error,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub(super) fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            exit,
+            error: error.into(),
+            hint: None,
+        }
+    }
+
+    /// The answer is no.
+    pub(super) fn no(message: impl Into<String>) -> Self {
+        Self::new(Exit::No, anyhow::Error::msg(message.into()))
+    }
+
+    /// The command line cannot be used.
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, anyhow::Error::msg(message.into()))
+    }
+
+    pub(super) fn stdout(error: io::Error) -> Self {
+        let exit = match error.kind() {
+            io::ErrorKind::BrokenPipe => Exit::Quiet,
+            _ => Exit::No,
+        };
+        Self::new(
+            exit,
+            anyhow::Error::new(error).context("cannot write to stdout"),
+        )
+    }
+
+    /// Says what to do about it; the first hint, nearest to the cause, stays.
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
+    /// Says what was tried.
+    pub(super) fn context(mut self, step: impl Into<String>) -> Self {
+        self.error = self.error.context(step.into());
+        self
+    }
+
+    pub(super) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// The text for people: the error, its causes, the hint.
+    pub(super) fn text(&self) -> String {
+        let mut lines = vec![format!("error: {}", self.error)];
+        let mut last = self.error.to_string();
+        for cause in self.error.chain().skip(1) {
+            let cause = cause.to_string();
+            // Wrappers often repeat what they wrap.
+            if !last.contains(&cause) {
+                lines.push(format!("  caused by: {cause}"));
+            }
+            last = cause;
+        }
+        if let Some(hint) = &self.hint {
+            lines.push(format!("hint: {hint}"));
+        }
+        lines.join("\n")
+    }
+
+    /// Prints the text and gives the exit code.
+    pub(super) fn report(&self, printer: Printer) -> ExitCode {
+        if self.exit() != Exit::Quiet {
+            printer.note(self.text());
+        }
+        ExitCode::from(self.exit() as u8)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Exit::Usage, error).hint(
+            "docs/oncehook.toml lists every option; `oncehook check` explains a configuration",
+        )
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let (exit, hint) = match &error {
+            StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Migration(_) => {
+                (Exit::No, None)
+            }
+            StoreError::Url(_) => (
+                Exit::Usage,
+                Some(
+                    "write database.url as postgresql://user:password@host:5432/database?sslmode=verify-full",
+                ),
+            ),
+            StoreError::Tls(_) | StoreError::Unavailable(_) => (
+                Exit::Unreachable,
+                Some(
+                    "is the database of database.url running? `oncehook dev` stops its own when it ends",
+                ),
+            ),
+            StoreError::Statement(_) => match error.sqlstate().and_then(|s| s.code().get(..2)) {
+                Some("42" | "3F") => (
+                    Exit::No,
+                    Some(
+                        "is the schema up to date? `oncehook migrate --dry-run` lists what is missing",
+                    ),
+                ),
+                _ => (Exit::Unreachable, None),
+            },
+            _ => (Exit::Unreachable, None),
+        };
+        let failure = Self::new(exit, error);
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => error.into(),
+            other => Self::new(Exit::Usage, other),
+        }
+    }
+}
+
+/// `anyhow` context for results on their way to a [`Failure`] that says no.
+pub(super) trait Step<T> {
+    fn step(self, text: impl Into<String>) -> Result<T, Failure>;
+}
+
+impl<T, E> Step<T> for Result<T, E>
+where
+    Self: anyhow::Context<T, E>,
+{
+    fn step(self, text: impl Into<String>) -> Result<T, Failure> {
+        self.with_context(|| text.into())
+            .map_err(|error| Failure::new(Exit::No, error))
+    }
+}

@@ -1,0 +1,343 @@
+//! `show`: what happened to one event.
+
+use jiff::Timestamp;
+
+use crate::store::query::{DeliveryInfo, Timeline};
+use crate::telemetry::clean;
+
+use super::context::Context;
+use super::failure::{Exit, Failure};
+use super::words::{self, count, moment};
+
+/// Show what happened to one event.
+///
+/// Requests, duplicates, attempts, outcomes, conflicts, and what operators did, by time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: oncehook show stripe-main evt_1NG8Du2eZvKYlo2C")]
+pub(super) struct Args {
+    /// Source name.
+    source: String,
+    /// Event key, or the provider's event id where only one event has it.
+    key: String,
+    /// Write the exact bytes of the event's body to stdout, and nothing else.
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let store = context.store()?;
+    let missing = |failure: Failure| match failure.exit() {
+        Exit::No => failure.hint(format!(
+            "`{} events --source {}` lists what was received; refused requests leave no event",
+            words::program(&context.environment),
+            words::shell(&args.source)
+        )),
+        _ => failure,
+    };
+    if args.raw {
+        let body = store.body(&args.source, &args.key).await;
+        return context.printer.bytes(&body.map_err(|e| missing(e.into()))?);
+    }
+    let timeline = store.timeline(&args.source, &args.key).await;
+    let timeline = timeline.map_err(|e| missing(e.into()))?;
+    if context.printer.json() {
+        return context.printer.value(&timeline);
+    }
+    context.printer.line(text(&timeline))?;
+    if let Some(dead) = last_dead(&timeline) {
+        context.printer.note(format_args!(
+            "next: once its cause is mended: {} replay {} {} --handler {} --reason '...'",
+            words::program(&context.environment),
+            words::shell(&timeline.event.source),
+            words::shell(&timeline.event.key),
+            words::shell(dead),
+        ));
+    }
+    Ok(())
+}
+
+/// The handler whose last run is a dead letter, if nothing is under way for it.
+fn last_dead(timeline: &Timeline) -> Option<&str> {
+    timeline
+        .outcomes
+        .iter()
+        .filter(|o| o.result == "dead")
+        .find(|dead| {
+            let later = timeline
+                .outcomes
+                .iter()
+                .any(|o| o.handler == dead.handler && o.run > dead.run);
+            let live = timeline
+                .deliveries
+                .iter()
+                .any(|d| d.handler == dead.handler);
+            !later && !live
+        })
+        .map(|o| o.handler.as_str())
+}
+
+/// The whole page for people.
+fn text(timeline: &Timeline) -> String {
+    let mut lines = head(timeline);
+    lines.push(String::new());
+    let mut history = history(timeline);
+    history.sort_by_key(|(at, _, _)| *at);
+    lines.extend(
+        history
+            .into_iter()
+            .map(|(at, what, text)| format!("{}  {what:<9}  {text}", moment(at))),
+    );
+    if !timeline.deliveries.is_empty() {
+        lines.push(String::new());
+        lines.extend(timeline.deliveries.iter().map(open_work));
+    }
+    lines.join("\n")
+}
+
+fn head(timeline: &Timeline) -> Vec<String> {
+    let event = &timeline.event;
+    let state = match &timeline.state_reason {
+        Some(reason) => format!("{}: {}", event.state, clean(reason)),
+        None => event.state.clone(),
+    };
+    let id = event.event_id.to_string();
+    let rows = [
+        ("event", Some(event.key.as_str())),
+        ("source", Some(event.source.as_str())),
+        ("type", event.event_type.as_deref()),
+        ("state", Some(state.as_str())),
+        ("id", Some(id.as_str())),
+        ("entity", event.entity.as_deref()),
+        ("account", timeline.account.as_deref()),
+        ("mode", timeline.mode.as_deref()),
+        ("sha256", Some(timeline.raw_digest.as_str())),
+        ("trace", timeline.correlation_id.as_deref()),
+    ];
+    rows.into_iter()
+        .filter_map(|(name, value)| Some(format!("{name:<8} {}", clean(value?))))
+        .collect()
+}
+
+type Entry = (Timestamp, &'static str, String);
+
+fn history(timeline: &Timeline) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    if let Some(at) = timeline.event.occurred_at {
+        entries.push((at, "occurred", "by the provider's clock".to_owned()));
+    }
+    entries.push(received(timeline));
+    for receipt in &timeline.receipts {
+        let copies = count(u64::try_from(receipt.count).unwrap_or(0), "copy", "copies");
+        let text = format!("{copies}{}", by_secret(receipt.secret_label.as_deref()));
+        entries.push((receipt.received_at, "duplicate", text));
+    }
+    for conflict in &timeline.conflicts {
+        let text = format!(
+            "other content under this key: sha256 {}, first {}; not processed",
+            short(&conflict.raw_digest),
+            short(&conflict.first_digest)
+        );
+        entries.push((conflict.seen_at, "conflict", text));
+    }
+    for attempt in &timeline.attempts {
+        let error = attempt.error.as_deref().map(|e| format!(": {}", clean(e)));
+        let text = format!(
+            "{} run {}: {}{}",
+            clean(&attempt.handler),
+            attempt.run,
+            attempt.verdict,
+            error.unwrap_or_default()
+        );
+        entries.push((attempt.ended_at, "attempt", text));
+    }
+    for outcome in &timeline.outcomes {
+        let mut text = format!(
+            "{} run {}: {} by {}, {}, effect key {}",
+            clean(&outcome.handler),
+            outcome.run,
+            outcome.result,
+            outcome.decided_by,
+            count(u64::try_from(outcome.attempts).unwrap_or(0), "try", "tries"),
+            outcome.effect_key
+        );
+        for (name, value) in [("reason", &outcome.reason), ("resource", &outcome.resource)] {
+            if let Some(value) = value {
+                text.push_str(", ");
+                text.push_str(name);
+                text.push(' ');
+                text.push_str(&clean(value));
+            }
+        }
+        entries.push((outcome.finished_at, "outcome", text));
+    }
+    for audit in &timeline.audit {
+        let reason = audit.reason.as_deref().map(|r| format!(": {}", clean(r)));
+        let text = format!(
+            "{} {}{}",
+            clean(&audit.actor),
+            clean(&audit.action),
+            reason.unwrap_or_default()
+        );
+        entries.push((audit.at, "audit", text));
+    }
+    entries
+}
+
+fn received(timeline: &Timeline) -> Entry {
+    let text = match &timeline.request {
+        Some(request) => format!(
+            "{}{}{}",
+            count(
+                u64::try_from(request.body_bytes).unwrap_or(0),
+                "byte",
+                "bytes"
+            ),
+            request
+                .peer
+                .as_deref()
+                .map(|peer| format!(" from {}", clean(peer)))
+                .unwrap_or_default(),
+            by_secret(request.secret_label.as_deref())
+        ),
+        None => "the payload has been dropped".to_owned(),
+    };
+    (timeline.event.received_at, "received", text)
+}
+
+fn by_secret(label: Option<&str>) -> String {
+    label
+        .map(|label| format!(", verified by secret {:?}", clean(label)))
+        .unwrap_or_default()
+}
+
+fn open_work(delivery: &DeliveryInfo) -> String {
+    let mut text = format!(
+        "open: {} run {}: {}, due {}, {}",
+        clean(&delivery.handler),
+        delivery.run,
+        delivery.state,
+        moment(delivery.run_at),
+        count(
+            u64::try_from(delivery.failures).unwrap_or(0),
+            "failure",
+            "failures"
+        ),
+    );
+    if delivery.suspect {
+        text.push_str(", a lease was lost before");
+    }
+    if let Some(until) = delivery.lease_until {
+        text.push_str(", leased until ");
+        text.push_str(&moment(until));
+    }
+    text.push_str(", effect key ");
+    text.push_str(&delivery.effect_key);
+    text
+}
+
+fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::query::{
+        AttemptInfo, AuditInfo, ConflictInfo, EventSummary, OutcomeInfo, ReceiptInfo, RequestInfo,
+    };
+
+    fn at(second: u32) -> Timestamp {
+        format!("2026-12-01T00:00:{second:02}Z").parse().unwrap()
+    }
+
+    fn timeline() -> Timeline {
+        Timeline {
+            event: EventSummary {
+                event_id: uuid::Uuid::nil(),
+                source: "stripe-main".into(),
+                key: "evt_1".into(),
+                event_type: Some("payment_intent.succeeded".into()),
+                entity: Some("pi_1".into()),
+                state: "dead".into(),
+                received_at: at(2),
+                occurred_at: Some(at(1)),
+            },
+            provider_id: Some("evt_1".into()),
+            account: None,
+            mode: Some("live".into()),
+            state_reason: None,
+            raw_digest: "ab".repeat(32),
+            correlation_id: None,
+            request: Some(RequestInfo {
+                received_at: at(2),
+                body_bytes: 512,
+                secret_label: Some("2026-11".into()),
+                peer: Some("127.0.0.1".into()),
+                path: None,
+                headers: serde_json::Value::Null,
+            }),
+            receipts: vec![ReceiptInfo {
+                received_at: at(9),
+                count: 2,
+                secret_label: Some("2026-11".into()),
+            }],
+            received_count: 3,
+            deliveries: vec![DeliveryInfo {
+                handler: "echo".into(),
+                run: 1,
+                state: "leased".into(),
+                failures: 1,
+                suspect: true,
+                run_at: at(8),
+                lease_until: Some(at(30)),
+                effect_key: "ohk_2".into(),
+            }],
+            outcomes: vec![OutcomeInfo {
+                handler: "ledger".into(),
+                run: 1,
+                result: "dead".into(),
+                decided_by: "handler".into(),
+                reason: Some("permanent error: no such account".into()),
+                resource: None,
+                attempts: 1,
+                finished_at: at(5),
+                effect_key: "ohk_1".into(),
+            }],
+            attempts: vec![AttemptInfo {
+                handler: "ledger".into(),
+                run: 1,
+                verdict: "permanent".into(),
+                error: Some("no such\naccount".into()),
+                started_at: Some(at(4)),
+                ended_at: at(5),
+            }],
+            conflicts: vec![ConflictInfo {
+                seen_at: at(7),
+                first_digest: "ab".repeat(32),
+                raw_digest: "cd".repeat(32),
+            }],
+            audit: vec![AuditInfo {
+                at: at(6),
+                actor: "cli:eva".into(),
+                action: "replay".into(),
+                reason: Some("mended".into()),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_timeline_reads_from_top_to_bottom() {
+        insta::assert_snapshot!(text(&timeline()));
+    }
+
+    #[test]
+    fn only_a_dead_last_run_without_live_work_can_be_replayed() {
+        let mut timeline = timeline();
+        assert_eq!(last_dead(&timeline), Some("ledger"));
+        let mut again = timeline.outcomes[0].clone();
+        again.run = 2;
+        again.result = "succeeded".into();
+        timeline.outcomes.push(again);
+        assert_eq!(last_dead(&timeline), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! The tables with one value per key: `[database] [listen] [limits] [dispatch] [log]`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::domain::SecretText;
+
+use super::secret::Vault;
+use super::section::Section;
+
+/// `[listen]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// Webhooks and health.
+    pub public: SocketAddr,
+    /// Status and metrics; always a loopback address.
+    pub api: SocketAddr,
+    /// How long requests are still accepted after `/readyz` began to answer 503.
+    pub drain: Duration,
+}
+
+/// `[limits]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a body on the wire.
+    pub body: usize,
+    /// Bytes of the request's head.
+    pub headers: usize,
+    /// Time a request may take to arrive.
+    pub body_time: Duration,
+    /// Bytes that may wait for their commit.
+    pub queue: usize,
+}
+
+/// `[dispatch]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dispatch {
+    /// Whether this node runs handlers.
+    pub enabled: bool,
+    /// Time between looks for ready deliveries.
+    pub poll: Duration,
+    /// Time running handlers have to end at shutdown.
+    pub grace: Duration,
+    /// Database connections of the dispatcher.
+    pub connections: usize,
+}
+
+/// `[log]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// Lowest level written: `error`, `warn`, `info`, `debug` or `trace`.
+    pub level: String,
+    /// Form of a line.
+    pub format: LogFormat,
+}
+
+/// Form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}
+
+pub(super) fn database(root: &Section<'_>, vault: Vault<'_>) -> Option<SecretText> {
+    let Some(section) = root.below("database", "[database]") else {
+        root.error(
+            "database",
+            "[database] is missing: write url = \"env:DATABASE_URL\" below it, or set ONCEHOOK_DATABASE__URL",
+        );
+        return None;
+    };
+    let url = section
+        .required(
+            "url",
+            "write url = \"env:DATABASE_URL\", or set ONCEHOOK_DATABASE__URL",
+        )
+        .and_then(|written| match vault.resolve(written) {
+            Ok(url) if url.expose().trim().is_empty() => {
+                section.error(
+                    "url",
+                    "`url` is empty: write postgresql://user@host/database",
+                );
+                None
+            }
+            Ok(url) => Some(url),
+            Err(message) => {
+                section.error("url", format!("`url`: {message}"));
+                None
+            }
+        });
+    section.finish();
+    url
+}
+
+pub(super) fn listen(root: &Section<'_>) -> Option<Listen> {
+    let section = root.below("listen", "[listen]")?;
+    let public = section.address("public");
+    let api = section.address("api").filter(|api| {
+        let loopback = api.ip().is_loopback();
+        if !loopback {
+            section.error(
+                "api",
+                format!(
+                    "`api` is {api}, but must be a loopback address such as 127.0.0.1:8081: it shows events and answers without a token (tokens come with a later version); reach it through a tunnel"
+                ),
+            );
+        }
+        loopback
+    });
+    if let (Some(public), Some(api)) = (public, api)
+        && public == api
+        && public.port() != 0
+    {
+        section.error("api", "`api` and `public` must be two addresses");
+    }
+    let drain = section.duration("drain");
+    section.finish();
+    Some(Listen {
+        public: public?,
+        api: api?,
+        drain: drain?,
+    })
+}
+
+pub(super) fn limits(root: &Section<'_>) -> Option<Limits> {
+    let section = root.below("limits", "[limits]")?;
+    let body = section.size("body", &(1_024..=67_108_864));
+    let headers = section.size("headers", &(4_096..=1_048_576));
+    let body_time = section.positive("body_time");
+    let queue = section.size("queue", &(1_048_576..=17_179_869_184));
+    if let (Some(body), Some(queue)) = (body, queue)
+        && body > queue
+    {
+        section.error("queue", "`queue` must hold at least one `body`");
+    }
+    section.finish();
+    Some(Limits {
+        body: body?,
+        headers: headers?,
+        body_time: body_time?,
+        queue: queue?,
+    })
+}
+
+pub(super) fn dispatch(root: &Section<'_>) -> Option<Dispatch> {
+    let section = root.below("dispatch", "[dispatch]")?;
+    let enabled = section.flag("enabled");
+    let poll = section.positive("poll");
+    let grace = section.duration("grace");
+    let connections = section
+        .integer("connections", &(1..=128))
+        .and_then(|n| usize::try_from(n).ok());
+    section.finish();
+    Some(Dispatch {
+        enabled: enabled?,
+        poll: poll?,
+        grace: grace?,
+        connections: connections?,
+    })
+}
+
+pub(super) fn log(root: &Section<'_>) -> Option<Log> {
+    let section = root.below("log", "[log]")?;
+    let level = section.word(
+        "level",
+        &["error", "warn", "info", "debug", "trace"].map(|word| (word, word)),
+    );
+    let format = section.word(
+        "format",
+        &[
+            ("auto", LogFormat::Auto),
+            ("json", LogFormat::Json),
+            ("text", LogFormat::Text),
+        ],
+    );
+    section.finish();
+    Some(Log {
+        level: level?.to_owned(),
+        format: format?,
+    })
+}

@@ -1,0 +1,262 @@
+//! `[[handler]]`: what reacts to an event.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::dispatch::{HandlerKind, HandlerSpec, HttpTarget};
+use crate::domain::{Pattern, Policy, RetryPolicy};
+use crate::provider::{self, Options};
+
+use super::secret::{self, Vault};
+use super::section::Section;
+use super::source::{name, was};
+use super::units;
+
+/// Longest run of one delivery unless said otherwise.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a claim of a `sql` handler holds.
+pub(super) const LEASE_SQL: Duration = Duration::from_secs(30);
+/// What the lease of a call outlasts its timeout by, unless said otherwise.
+pub(super) const LEASE_BEYOND_TIMEOUT: Duration = Duration::from_mins(1);
+/// The least it must outlast it by: the answer has to be written, and clocks of nodes differ.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// Deliveries settled per transaction.
+pub(super) const BATCH: u16 = 50;
+/// Calls in flight per node.
+pub(super) const CONCURRENCY: u16 = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Sql,
+    Http,
+}
+
+/// Reads every `[[handler]]`.
+pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Vec<HandlerSpec> {
+    let mut names: Vec<String> = Vec::new();
+    let mut handlers = Vec::new();
+    for mut section in root.list("handler", "[[handler]]") {
+        let name = name(&mut section, "handler", &mut names);
+        let handler = read(&section, name, vault, now);
+        section.finish();
+        handlers.extend(handler);
+    }
+    handlers
+}
+
+fn read(
+    section: &Section<'_>,
+    name: Option<String>,
+    vault: Vault<'_>,
+    now: Timestamp,
+) -> Option<HandlerSpec> {
+    let kind_given = section.required("kind", "\"sql\" or \"http\"").is_some();
+    let kind = kind_given
+        .then(|| section.word("kind", &[("sql", Kind::Sql), ("http", Kind::Http)]))
+        .flatten();
+    let events = events(section);
+    let timeout = section.positive("timeout");
+    let lease = section.positive("lease");
+    let policy = policy(section);
+    let was = was(section, name.as_deref());
+    let sql_only = (
+        section.text("call"),
+        section
+            .integer("batch", &(1..=1_000))
+            .and_then(|n| u16::try_from(n).ok()),
+    );
+    let concurrency = section
+        .integer("concurrency", &(1..=1_024))
+        .and_then(|n| u16::try_from(n).ok());
+    let target = match kind? {
+        Kind::Sql => {
+            section.refuse(
+                &["url", "secrets", "on_unknown", "concurrency"],
+                "belongs to kind = \"http\", not to \"sql\"",
+            );
+            call(section, sql_only.0).map(|call| HandlerKind::Sql { call })
+        }
+        Kind::Http => {
+            section.refuse(
+                &["call", "batch"],
+                "belongs to kind = \"sql\", not to \"http\"",
+            );
+            http(section, vault, now).map(HandlerKind::Http)
+        }
+    };
+    let timeout = timeout.unwrap_or(TIMEOUT);
+    let lease = lease.unwrap_or(match kind? {
+        Kind::Sql => LEASE_SQL,
+        Kind::Http => timeout + LEASE_BEYOND_TIMEOUT,
+    });
+    if kind == Some(Kind::Http) && lease < timeout + LEASE_MARGIN {
+        section.error(
+            "lease",
+            format!(
+                "`lease` ({}) must outlast `timeout` ({}) by {} or more: a call whose lease has ended would be sent again while it still runs; leave it out for timeout + {}",
+                units::show_duration(lease),
+                units::show_duration(timeout),
+                units::show_duration(LEASE_MARGIN),
+                units::show_duration(LEASE_BEYOND_TIMEOUT),
+            ),
+        );
+    }
+    Some(HandlerSpec {
+        name: name?,
+        was,
+        events,
+        kind: target?,
+        policy,
+        timeout,
+        lease,
+        batch: sql_only.1.unwrap_or(BATCH),
+        concurrency: concurrency.unwrap_or(CONCURRENCY),
+    })
+}
+
+fn events(section: &Section<'_>) -> Vec<Pattern> {
+    if !section.has("events") {
+        section.error(
+            "events",
+            "`events` is missing: write events = [\"source:type\"], for example [\"stripe-main:payment_intent.*\"] or [\"*:*\"]",
+        );
+    }
+    let Some(written) = section.texts("events") else {
+        return Vec::new();
+    };
+    if written.is_empty() {
+        section.error("events", "`events` is empty: this handler would never run");
+    }
+    written
+        .into_iter()
+        .filter_map(|(text, origin)| match Pattern::parse(text) {
+            Ok(pattern) => Some(pattern),
+            Err(error) => {
+                section
+                    .problems()
+                    .error(&origin, &section.place, format!("`events`: {error}"));
+                None
+            }
+        })
+        .collect()
+}
+
+fn policy(section: &Section<'_>) -> Policy {
+    let defaults = Policy::default();
+    let crashes = section
+        .integer("crashes", &(1..=100))
+        .and_then(|n| i16::try_from(n).ok())
+        .unwrap_or(defaults.crashes);
+    let mut retry = RetryPolicy::default();
+    if let Some(below) = section.below("retry", format!("{}, retry", section.place)) {
+        retry = RetryPolicy {
+            span: below.duration("for").unwrap_or(retry.span),
+            first: below.positive("first").unwrap_or(retry.first),
+            max: below.positive("max").unwrap_or(retry.max),
+        };
+        if retry.first > retry.max {
+            below.error("first", "`first` must not be longer than `max`");
+        }
+        below.finish();
+    }
+    Policy { retry, crashes }
+}
+
+fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {
+    let Some(call) = call else {
+        if !section.has("call") {
+            section.error(
+                "call",
+                "`call` is missing: the function to call, such as \"app.record_payment\"",
+            );
+        }
+        return None;
+    };
+    let plain = |part: &str| {
+        (1..=63).contains(&part.len())
+            && part.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    match call.split_once('.') {
+        Some((schema, function)) if plain(schema) && plain(function) => Some(call.to_owned()),
+        _ => {
+            section.error(
+                "call",
+                format!(
+                    "`call` is {call:?}, but must be schema.function in lower case (a-z, 0-9, _), such as \"app.record_payment\""
+                ),
+            );
+            None
+        }
+    }
+}
+
+fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpTarget> {
+    on_unknown(section);
+    let url = section
+        .required("url", "where to post to")
+        .and_then(|url| match check_url(url) {
+            Ok(()) => Some(url.to_owned()),
+            Err(message) => {
+                section.error("url", format!("`url` {message}"));
+                None
+            }
+        });
+    // Ours are Standard Webhooks signatures: that preset knows what a usable secret is.
+    let signer = provider::build("standard-webhooks", &Options::default()).ok();
+    let secrets: Vec<_> = secret::read_all(section, vault, signer.as_deref(), now)
+        .into_iter()
+        .filter(|labelled| labelled.secret.alive(now))
+        .map(|labelled| {
+            if labelled.text.expose().starts_with("whpk_") {
+                section.error(
+                    "secrets",
+                    format!(
+                        "secret {:?} is a public key (whpk_): it cannot sign; use a whsec_ secret",
+                        labelled.secret.label
+                    ),
+                );
+            }
+            (labelled.secret.label, labelled.text)
+        })
+        .collect();
+    Some(HttpTarget { url: url?, secrets })
+}
+
+/// `on_unknown` has no default: only the user knows whether the receiver may see a call twice.
+fn on_unknown(section: &Section<'_>) {
+    match section.required(
+        "on_unknown",
+        "write on_unknown = \"retry\" if the receiver honours the Idempotency-Key header, so that a call whose answer was lost can be sent again",
+    ) {
+        None | Some("retry") => {}
+        Some("probe" | "hold") => section.error(
+            "on_unknown",
+            "`on_unknown` = \"probe\" and \"hold\" come with a later version; this one knows only \"retry\" (the receiver honours Idempotency-Key)",
+        ),
+        Some(other) => section.error(
+            "on_unknown",
+            format!("`on_unknown` is {other:?}, but this version knows only \"retry\""),
+        ),
+    }
+}
+
+/// Whether a text is a URL we can post to.
+pub(super) fn check_url(text: &str) -> Result<(), String> {
+    // The value is not repeated: URLs may carry a password.
+    let url = reqwest::Url::parse(text)
+        .map_err(|error| format!("is not a URL ({error}): write http://.. or https://.."))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("must begin with http:// or https://".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("must not hold a user name or password".to_owned());
+    }
+    if url.fragment().is_some() {
+        return Err("must not hold a fragment (#..)".to_owned());
+    }
+    Ok(())
+}

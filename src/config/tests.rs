@@ -1,0 +1,406 @@
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::domain::{Policy, RetryPolicy};
+
+const WHSEC: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+fn environment() -> Environment {
+    [
+        ("DATABASE_URL", "postgresql://app:hunter2@db/oncehook"),
+        ("STRIPE_WEBHOOK_SECRET", WHSEC),
+        ("SHOP_SECRET", "f3b1c0de5a7e9f8812aa34"),
+        ("FULFILMENT_SECRET", WHSEC),
+        ("EMPTY", ""),
+        ("SHORT", "abc123"),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("oncehook.toml"), &environment())
+}
+
+fn errors(text: &str) -> String {
+    let error = parse(text).expect_err("an invalid configuration was accepted");
+    let lines: Vec<_> = error.problems().iter().map(ToString::to_string).collect();
+    assert!(!lines.is_empty());
+    for line in &lines {
+        assert!(
+            !line.contains("abc123") && !line.contains("hunter2"),
+            "a secret is shown: {line}"
+        );
+    }
+    lines.join("\n")
+}
+
+/// A whole configuration with one stripe source and one sql handler, whose lines can be replaced.
+fn with(source: &str, handler: &str) -> String {
+    let source = format!(
+        "[[source]]\nname = \"main\"\nprovider = \"stripe\"\n{}",
+        if source.contains("secrets") {
+            source.to_owned()
+        } else {
+            format!("secrets = [{{ label = \"a\", value = \"{WHSEC}\" }}]\n{source}")
+        }
+    );
+    let handler = if handler.is_empty() {
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\n"
+    } else {
+        handler
+    };
+    format!("[database]\nurl = \"env:DATABASE_URL\"\n{source}\n{handler}")
+}
+
+const HTTP: &str = "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://h/x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"retry\"\n";
+
+#[test]
+fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
+    let reference = parse(REFERENCE).unwrap();
+    assert_eq!(reference.warnings, []);
+    // Without a word about them, the scalar tables and the optional keys are what the file says.
+    let short = REFERENCE
+        .lines()
+        .filter(|line| {
+            ![
+                "on_conflict",
+                "timeout ",
+                "lease",
+                "batch",
+                "crashes",
+                "retry ",
+                "concurrency",
+            ]
+            .iter()
+            .any(|key| line.starts_with(key))
+        })
+        .collect::<Vec<_>>()
+        .join("\n");
+    let start = short.find("\n[listen]").unwrap();
+    let end = short.find("# A registered sender").unwrap();
+    let short = format!("{}{}", &short[..start], &short[end..]);
+    let bare = parse(&short).unwrap();
+    assert_eq!(bare.listen, reference.listen);
+    assert_eq!(bare.limits, reference.limits);
+    assert_eq!(bare.dispatch, reference.dispatch);
+    assert_eq!(bare.log, reference.log);
+    for (a, b) in bare.sources.iter().zip(&reference.sources) {
+        assert_eq!(a.source.on_conflict, b.source.on_conflict);
+        assert_eq!(a.source.accept_modes, b.source.accept_modes);
+    }
+    assert_eq!(bare.handlers.len(), 2);
+    for (a, b) in bare.handlers.iter().zip(&reference.handlers) {
+        assert_eq!(
+            (a.policy, a.timeout, a.lease, a.batch, a.concurrency),
+            (b.policy, b.timeout, b.lease, b.batch, b.concurrency)
+        );
+    }
+    assert_eq!(reference.handlers[0].policy, Policy::default());
+    assert_eq!(reference.handlers[0].policy.retry, RetryPolicy::default());
+}
+
+#[test]
+fn the_reference_file_mentions_every_key_the_reader_knows() {
+    let problems = Problems::default();
+    assemble(REFERENCE, Path::new("x"), &environment(), &problems).unwrap();
+    for key in problems.all_asked() {
+        let mentioned = ["[", "[[", "source."]
+            .iter()
+            .any(|open| REFERENCE.contains(&format!("{open}{key}]")))
+            || REFERENCE.contains(&format!("{key} = "));
+        assert!(mentioned, "docs/oncehook.toml does not mention {key}");
+    }
+}
+
+#[test]
+fn design_example_is_read() {
+    let config = parse(&with(
+        "secrets = [{ label = \"2026-11\", value = \"env:STRIPE_WEBHOOK_SECRET\" }, { label = \"old\", value = \"aaaabbbbccccddddeeee\", until = 2999-12-31T00:00:00Z }]\ntolerance = \"5m\"\naccept_modes = [\"live\"]\non_conflict = \"reject\"\nwas = \"before\"",
+        &format!("{HTTP}timeout = \"20s\"\nretry = {{ for = \"1d\" }}"),
+    ))
+    .unwrap();
+    let source = &config.sources[0].source;
+    assert_eq!(source.secrets.len(), 2);
+    assert!(source.secrets[1].until.is_some());
+    assert_eq!(source.was.as_deref(), Some("before"));
+    let handler = &config.handlers[0];
+    assert_eq!(handler.lease, Duration::from_secs(80));
+    assert_eq!(handler.policy.retry.span, Duration::from_hours(24));
+    assert_eq!(handler.policy.retry.first, Duration::from_secs(5));
+    assert!(!format!("{config:?}").contains("MfKQ9r8"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn variables_win_over_the_file_and_unknown_ones_are_refused() {
+    let mut variables = vec![
+        ("DATABASE_URL", "postgresql://a/b"),
+        ("ONCEHOOK_LISTEN__PUBLIC", "127.0.0.1:0"),
+        ("ONCEHOOK_DISPATCH__CONNECTIONS", "7"),
+        ("ONCEHOOK_DISPATCH__ENABLED", "false"),
+        ("ONCEHOOK_CONFIG", "elsewhere.toml"),
+    ];
+    let text = with("", "");
+    let environment = variables.iter().copied().collect();
+    let config = Config::parse(&text, Path::new("x.toml"), &environment).unwrap();
+    assert_eq!(config.listen.public.port(), 0);
+    assert_eq!(config.dispatch.connections, 7);
+    assert!(!config.dispatch.enabled);
+
+    variables.push(("ONCEHOOK_LISTEN__PUBLIK", "1"));
+    variables.push(("ONCEHOOK_LISTENN__PUBLIC", "1"));
+    variables.push(("ONCEHOOK_SOURCE__NAME", "x"));
+    variables.push(("ONCEHOOK_LIMITS__BODY", "many"));
+    let environment = variables.iter().copied().collect();
+    let error = Config::parse(&text, Path::new("x.toml"), &environment).unwrap_err();
+    insta::assert_snapshot!(error.to_string());
+}
+
+#[test]
+fn the_database_alone_can_be_read() {
+    let path = Path::new("/nonexistent/oncehook.toml");
+    assert!(matches!(
+        database_url(Some(path), &environment()),
+        Err(ConfigError::Unreadable { .. })
+    ));
+    let environment = [("ONCEHOOK_DATABASE__URL", "postgresql://x/y")]
+        .into_iter()
+        .collect();
+    assert_eq!(
+        database_url(None, &environment).unwrap().expose(),
+        "postgresql://x/y"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("oncehook.toml");
+    std::fs::write(
+        &path,
+        "[database]\nurl = \"postgresql://z\"\n[[source]]\nbroken = 1\n",
+    )
+    .unwrap();
+    let environment = Environment::default();
+    assert_eq!(
+        database_url(Some(&path), &environment).unwrap().expose(),
+        "postgresql://z"
+    );
+}
+
+#[test]
+fn every_error_is_said_at_once_with_its_line() {
+    let text = r#"
+[database]
+ulr = "x"
+
+[listen]
+api = "0.0.0.0:8081"
+public = "localhost:8080"
+
+[[source]]
+name = "Main Shop"
+provider = "strpe"
+tolerence = "5m"
+secrets = [{ label = "a", value = "env:EMPTY" }, { label = "a", value = "env:NOWHERE" }]
+
+[[source]]
+name = "second"
+provider = "stripe"
+secrets = [{ label = "short", value = "env:SHOP_SECRET", untill = 1 }]
+accept_modes = ["live", "prod"]
+on_conflict = "maybe"
+
+[[handler]]
+name = "h"
+kind = "http"
+url = "ftp://x"
+events = ["nocolon"]
+lane = "entity"
+retry = { for = "3 days", fist = "5s" }
+
+[limits]
+body = "1MB"
+
+[operations]
+"#;
+    insta::assert_snapshot!(errors(text));
+}
+
+#[test]
+fn broken_toml_is_an_error_with_its_line() {
+    let text = errors("[database]\nurl = \n");
+    assert!(text.contains("line 2: not TOML"), "{text}");
+}
+
+/// Lines of a source, a handler, and what the error must say.
+const MISTAKES: [(&str, &str, &[&str]); 22] = [
+    (
+        "secrets = []",
+        "",
+        &["source \"main\"", "`secrets` is missing"],
+    ),
+    (
+        "secrets = [{ label = \"x\", value = \"env:EMPTY\" }]",
+        "",
+        &["source \"main\", secret \"x\"", "empty"],
+    ),
+    (
+        "secrets = [{ label = \"x\", value = \"   \" }]",
+        "",
+        &["secret \"x\"", "blank"],
+    ),
+    (
+        "secrets = [{ label = \"x\", value = \"env:SHORT\" }]",
+        "",
+        &["secret \"x\"", "cannot be used"],
+    ),
+    (
+        "secrets = [{ label = \"x\", value = \"v1,MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\" }]",
+        "",
+        &["secret \"x\"", "signature"],
+    ),
+    (
+        "secrets = [{ value = \"env:SHORT\" }]",
+        "",
+        &["source \"main\"", "`label` is missing"],
+    ),
+    (
+        "secrets = [\"env:SHORT\"]",
+        "",
+        &["source \"main\"", "a list of tables, not a text"],
+    ),
+    (
+        "tolerance = 300",
+        "",
+        &[
+            "line 7",
+            "`tolerance` must be a text in quotes, not a whole number",
+        ],
+    ),
+    ("tolerance = \"0s\"", "", &["longer than zero"]),
+    (
+        "hmac = { header = \"X\" }",
+        "",
+        &["belongs to provider = \"hmac\""],
+    ),
+    ("was = \"main\"", "", &["`was`"]),
+    (
+        "public_url = \"shop.example.com\"",
+        "",
+        &["`public_url` is not a URL"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\nevents = [\"*:*\"]",
+        &["handler \"h\"", "`call` is missing"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f(); drop\"\nevents = [\"*:*\"]",
+        &["schema.function"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = []",
+        &["never run"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nurl = \"http://x\"",
+        &["belongs to kind = \"http\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"nats\"\nevents = [\"*:*\"]",
+        &["`kind` is \"nats\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]",
+        &["`on_unknown` is missing", "Idempotency-Key"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"",
+        &["come with a later version"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://u:p@x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"retry\"",
+        &["user name or password"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"retry\"\ntimeout = \"30s\"\nlease = \"30s\"",
+        &["must outlast `timeout`"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\n[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]",
+        &["names are unique"],
+    ),
+];
+
+#[test]
+fn single_mistakes_name_place_and_remedy() {
+    for (source, handler, expected) in MISTAKES {
+        let text = errors(&with(source, handler));
+        for part in expected {
+            assert!(
+                text.contains(part),
+                "{source}{handler}\n-> {text}\nlacks {part}"
+            );
+        }
+    }
+}
+
+#[test]
+fn f13_secrets_that_do_not_decode_are_refused_where_the_preset_decodes() {
+    for value in ["whsec_", "whsec_!!!!", "whsec_QQ=="] {
+        let text = with(
+            &format!("secrets = [{{ label = \"x\", value = \"{value}\" }}]"),
+            "",
+        )
+        .replace("\"stripe\"", "\"standard-webhooks\"");
+        let text = errors(&text);
+        assert!(text.contains("source \"main\", secret \"x\""), "{text}");
+        assert!(!text.contains(value) || value == "whsec_", "{text}");
+    }
+}
+
+#[test]
+fn hmac_options_say_all_unknown_keys() {
+    let text = "[database]\nurl = \"x\"\n[[source]]\nname = \"shop\"\nprovider = \"hmac\"\nsecrets = [{ label = \"a\", value = \"env:SHOP_SECRET\" }]\n[source.hmac]\nheader = \"X\"\nsigned = \"{body}\"\nevent_id = \"json:/id\"\nhashh = \"sha256\"\nencodin = \"hex\"\n";
+    let text = errors(text);
+    assert!(
+        text.contains(
+            "line 11: source \"shop\", [source.hmac]: unknown key `hashh`: did you mean `hash`?"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("line 12: source \"shop\", [source.hmac]: unknown key `encodin`: did you mean `encoding`?"), "{text}");
+}
+
+#[test]
+fn patterns_without_a_source_and_sources_without_a_handler_are_warnings() {
+    let config = parse(&with(
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"shop:order.*\"]",
+    ))
+    .unwrap();
+    let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("no configured source"));
+    assert!(warnings[1].contains("no handler takes its events"));
+}
+
+#[test]
+fn ended_secrets_are_warnings() {
+    let config = parse(&with(
+        &format!(
+            "secrets = [{{ label = \"a\", value = \"{WHSEC}\", until = \"2020-01-01T00:00:00Z\" }}]"
+        ),
+        "",
+    ))
+    .unwrap();
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}
