@@ -112,6 +112,11 @@ impl PgProxy {
         });
     }
 
+    /// Forgets what was armed and has not taken place.
+    pub(crate) fn disarm(&self) {
+        self.shared.rules.lock().unwrap().clear();
+    }
+
     /// Waits until so many armed actions have taken place; a `CutAfter` when it was answered.
     pub(crate) async fn until_fired(&self, count: usize) {
         until(&format!("{count} armed actions take place"), async || {
