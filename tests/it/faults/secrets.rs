@@ -1,6 +1,5 @@
 //! A secret is checked at load as hard as a signature at the door, and changed without a restart.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -270,10 +269,36 @@ async fn f16_a_secret_is_added_under_load_and_a_bad_configuration_changes_nothin
         assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
         all += statuses.len();
     }
-    let mut said = String::new();
-    write!(said, "{}", app.output()).unwrap();
+    let said = app.output();
     for secret in [added, "whsec_short", STRIPE_SECRET] {
         assert!(!said.contains(secret));
     }
     super::until_booked(&app.db, i64::try_from(all).unwrap() + 1).await;
+}
+
+#[tokio::test]
+async fn f16_no_event_is_given_up_by_a_handler_while_the_configuration_changes() {
+    let inbox = start().await;
+    let sending = tokio::spawn(super::at_once(
+        inbox.public,
+        (0..200)
+            .map(|number| calls::stripe_event(&format!("evt_{number}")))
+            .collect(),
+    ));
+    let ledger = || vec![inbox::sql("ledger", "app.book")];
+    while !sending.is_finished() {
+        inbox.engine.reload(calls::sources(), ledger()).await.unwrap();
+    }
+    for _ in 0..20 {
+        inbox.engine.reload(calls::sources(), ledger()).await.unwrap();
+    }
+    assert!(sending.await.unwrap().iter().all(|answer| answer.status == 200));
+    super::until(
+        "every event has its outcome",
+        async || inbox.db.count("outcome").await == 200,
+    )
+    .await;
+    let dead = inbox.db.count("outcome WHERE result <> 'succeeded'").await;
+    assert_eq!(dead, 0);
+    super::until_booked(&inbox.db, 200).await;
 }
