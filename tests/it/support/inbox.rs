@@ -108,7 +108,19 @@ impl Inbox {
         handlers: Vec<HandlerSpec>,
         dispatch: Option<DispatchConfig>,
     ) -> Self {
-        let store = Store::new(Settings::parse(&db.url).unwrap(), 4).unwrap();
+        let url = db.url.clone();
+        Self::through(&url, db, sources, handlers, dispatch).await
+    }
+
+    /// The same, connected by another URL, such as that of a `PgProxy`.
+    pub(crate) async fn through(
+        url: &str,
+        db: Arc<TestDb>,
+        sources: Vec<Source>,
+        handlers: Vec<HandlerSpec>,
+        dispatch: Option<DispatchConfig>,
+    ) -> Self {
+        let store = Store::new(Settings::parse(url).unwrap(), 4).unwrap();
         let config = EngineConfig {
             sources,
             handlers,

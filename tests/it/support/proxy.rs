@@ -188,7 +188,11 @@ impl Shared {
         let mut rules = self.rules.lock().unwrap();
         let index = rules
             .iter()
-            .position(|rule| statement.contains(&rule.needle))?;
+            .position(|rule| match rule.needle.as_str() {
+                // Not the "read committed" of a BEGIN.
+                "commit" => statement.trim() == "commit",
+                needle => statement.contains(needle),
+            })?;
         Some(rules.remove(index))
     }
 
