@@ -8,7 +8,7 @@ use crate::support::inbox::{self, Inbox};
 use crate::support::{Action, PgProxy, TestApp, TestDb, oncehook, until};
 
 use super::calls::{self, Call};
-use super::{LEDGER, at_once, start, stored, until_booked};
+use super::{LEDGER, start, stored, until_booked};
 
 /// More than the tries of a batch and whatever else runs on the side.
 const CUTS: usize = 20;
@@ -118,7 +118,11 @@ async fn f28_at_the_moment_of_every_200_another_connection_sees_the_row() {
     let mut looking = Vec::new();
     for number in 0..40 {
         let call = calls::stripe_event(&format!("evt_{number}"));
-        let client = if number % 8 == 0 { Some(db.client().await) } else { None };
+        let client = if number % 8 == 0 {
+            Some(db.client().await)
+        } else {
+            None
+        };
         looking.push(tokio::spawn(async move {
             let answer = call.to(address).await;
             assert_eq!(answer.status, 200);
@@ -137,67 +141,6 @@ async fn f28_at_the_moment_of_every_200_another_connection_sees_the_row() {
 }
 
 #[tokio::test]
-async fn f29_what_was_committed_before_a_kill_is_handled_after_the_restart() {
-    let mut app = TestApp::builder()
-        .stripe("stripe")
-        .setup(LEDGER)
-        .sql_handler("ledger", "app.book", "")
-        // Never woken: the process dies between the commits and any claim.
-        .toml("[dispatch]\nenabled = false")
-        .start()
-        .await;
-    let calls = (0..20)
-        .map(|number| calls::stripe_event(&format!("evt_{number}")))
-        .collect();
-    for answer in at_once(app.public, calls).await {
-        assert_eq!(answer.status, 200);
-    }
-    app.kill9();
-    assert_eq!(app.db.count("delivery").await, 20);
-    assert_eq!(app.db.count("app.ledger").await, 0);
-    let enabled = app.toml().replace("enabled = false", "poll = \"50ms\"");
-    app.reconfigure(&enabled);
-    app.restart().await;
-    until_booked(&app.db, 20).await;
-    assert_eq!(app.db.count("outcome").await, 20);
-}
-
-#[tokio::test]
-async fn f30_effect_outcome_and_delivery_change_together_or_not_at_all_under_kills() {
-    let slow = "CREATE FUNCTION app.slow(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$
-                  INSERT INTO app.ledger VALUES (event.source, event.key, event.body); SELECT pg_sleep(0.005) $$";
-    let mut app = TestApp::builder()
-        .stripe("stripe")
-        .setup(LEDGER)
-        .setup(slow)
-        .sql_handler("ledger", "app.slow", "lease = \"1s\"\ntimeout = \"500ms\"\nbatch = 4")
-        .toml("[dispatch]\npoll = \"50ms\"")
-        .start()
-        .await;
-    let calls = (0..60)
-        .map(|number| calls::stripe_event(&format!("evt_{number}")))
-        .collect();
-    for answer in at_once(app.public, calls).await {
-        assert_eq!(answer.status, 200);
-    }
-    let whole = "SELECT (SELECT count(*) FROM app.ledger) = (SELECT count(*) FROM oncehook.outcome)
-                    AND (SELECT count(*) FROM app.ledger) + (SELECT count(*) FROM oncehook.delivery) = 60";
-    for booked in [5, 20] {
-        until("some are booked", async || {
-            app.db.count("app.ledger").await >= booked
-        })
-        .await;
-        assert!(app.db.one::<bool>(whole).await, "at any moment");
-        app.kill9();
-        assert!(app.db.one::<bool>(whole).await, "after a kill");
-        app.restart().await;
-    }
-    until_booked(&app.db, 60).await;
-    let keys: i64 = app.db.one("SELECT count(DISTINCT key) FROM app.ledger").await;
-    assert_eq!(keys, 60);
-}
-
-#[tokio::test]
 async fn f31_an_event_nobody_cares_about_is_kept_listed_and_can_be_run_later() {
     let mut app = TestApp::builder()
         .stripe("stripe")
@@ -213,7 +156,10 @@ async fn f31_an_event_nobody_cares_about_is_kept_listed_and_can_be_run_later() {
         assert_eq!(answer.status, 200, "{event_type}");
     }
     let shop = calls::shop(r#"{"id":"evt_4"}"#).to(app.public).await;
-    assert_eq!(shop.status, 200, "no type, and no handler for the source at all");
+    assert_eq!(
+        shop.status, 200,
+        "no type, and no handler for the source at all"
+    );
     until_booked(&app.db, 1).await;
     let (_, listed) = app.get("/v1/events?state=unrecognized").await;
     assert_eq!(listed["events"].as_array().unwrap().len(), 3, "{listed}");
@@ -223,12 +169,30 @@ async fn f31_an_event_nobody_cares_about_is_kept_listed_and_can_be_run_later() {
     app.sighup();
     app.until_logged("configuration reloaded").await;
     let missing = [
-        "replay", "--missing", "--handler", "ledger", "--since", "1h", "--reason", "new handler",
+        "replay",
+        "--missing",
+        "--handler",
+        "ledger",
+        "--since",
+        "1h",
+        "--reason",
+        "new handler",
     ];
-    let dry = oncehook(&app.config(), &[missing.as_slice(), &["--dry-run"]].concat(), &[]).await;
+    let dry = oncehook(
+        &app.config(),
+        &[missing.as_slice(), &["--dry-run"]].concat(),
+        &[],
+    )
+    .await;
     assert_eq!(dry.code, Some(0), "{dry:?}");
-    assert!(dry.stdout.contains("evt_2") && dry.stdout.contains("evt_3"), "{dry:?}");
-    assert!(!dry.stdout.contains("evt_1") && !dry.stdout.contains("evt_4"), "{dry:?}");
+    assert!(
+        dry.stdout.contains("evt_2") && dry.stdout.contains("evt_3"),
+        "{dry:?}"
+    );
+    assert!(
+        !dry.stdout.contains("evt_1") && !dry.stdout.contains("evt_4"),
+        "{dry:?}"
+    );
     assert_eq!(app.db.count("delivery").await, 0);
     for expected in [2, 0] {
         let ran = oncehook(&app.config(), &missing, &[]).await;
@@ -245,7 +209,10 @@ async fn f31_a_run_of_other_answers_shows_per_source_and_status() {
         let forged = Call::new("stripe", "{}");
         assert_eq!(forged.to(app.public).await.status, 401);
     }
-    assert_eq!(calls::stripe_event("evt_1").to(app.public).await.status, 200);
+    assert_eq!(
+        calls::stripe_event("evt_1").to(app.public).await.status,
+        200
+    );
     let (_, metrics) = app.get("/metrics").await;
     let metrics = metrics.as_str().unwrap();
     for counted in [
@@ -274,9 +241,16 @@ async fn f52_a_commit_whose_answer_is_lost_is_read_back_and_nothing_doubles() {
     let db = Arc::clone(&inbox.db);
     let _working = Inbox::through(&url, db, Vec::new(), ledger(), Some(inbox::dispatch())).await;
     proxy.arm("commit", Action::CutAfter);
-    inbox.engine.reload(calls::sources(), ledger()).await.unwrap();
+    inbox
+        .engine
+        .reload(calls::sources(), ledger())
+        .await
+        .unwrap();
     let direct = Inbox::on(Arc::clone(&inbox.db), calls::sources(), ledger(), None).await;
-    assert_eq!(calls::stripe_event("evt_2").to(direct.public).await.status, 200);
+    assert_eq!(
+        calls::stripe_event("evt_2").to(direct.public).await.status,
+        200
+    );
     until_booked(&inbox.db, 1).await;
     assert_eq!(inbox.db.count("outcome").await, 1);
 }

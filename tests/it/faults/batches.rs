@@ -23,9 +23,17 @@ async fn f26_each_item_stands_for_itself_and_the_repaired_batch_adds_only_what_i
     let keys: Vec<String> = inbox.db.all("SELECT key FROM oncehook.event_key").await;
     assert_eq!(keys, ["psp_1:AUTHORISATION:true"]);
     let booked: Vec<Vec<u8>> = inbox.db.all("SELECT body FROM app.ledger").await;
-    assert!(!String::from_utf8(booked[0].clone()).unwrap().contains("psp_2"));
+    assert!(
+        !String::from_utf8(booked[0].clone())
+            .unwrap()
+            .contains("psp_2")
+    );
     crate::support::until("the altered item is recorded as refused", async || {
-        inbox.db.count("rejected WHERE reason = 'bad_signature'").await == 2
+        inbox
+            .db
+            .count("rejected WHERE reason = 'bad_signature'")
+            .await
+            == 2
     })
     .await;
 

@@ -27,7 +27,11 @@ async fn f17_fifty_at_once_over_two_nodes_are_one_event_and_one_effect() {
     let call = calls::stripe_event("evt_1");
     let mut sending = Vec::new();
     for number in 0..50 {
-        let address = if number % 2 == 0 { app.public } else { other.public };
+        let address = if number % 2 == 0 {
+            app.public
+        } else {
+            other.public
+        };
         let call = call.clone();
         sending.push(tokio::spawn(async move { call.to(address).await }));
     }
@@ -44,7 +48,10 @@ async fn f17_fifty_at_once_over_two_nodes_are_one_event_and_one_effect() {
     until_booked(&app.db, 1).await;
     assert_eq!(stored(&app.db).await, [1, 1, 1]);
     assert_eq!(app.db.count("outcome").await, 1);
-    let copies: i64 = app.db.one("SELECT sum(count)::bigint FROM oncehook.receipt").await;
+    let copies: i64 = app
+        .db
+        .one("SELECT sum(count)::bigint FROM oncehook.receipt")
+        .await;
     assert_eq!(copies, 49);
     for output in [app.output(), other.output()] {
         for trace in ["23505", "unique", "duplicate key", "\"ERROR\""] {
@@ -85,14 +92,22 @@ async fn f18_a_test_event_on_a_live_source_is_kept_and_not_run_and_bars_nothing(
     let live = with_mode("evt_1", Some(json!(true))).to(inbox.public).await;
     assert!(live.status == 200 && !live.replayed());
     until_booked(&inbox.db, 1).await;
-    assert_eq!(inbox.db.all::<String>("SELECT key FROM app.ledger").await, ["evt_1"]);
+    assert_eq!(
+        inbox.db.all::<String>("SELECT key FROM app.ledger").await,
+        ["evt_1"]
+    );
 }
 
 #[tokio::test]
 async fn f18_a_mode_that_cannot_be_read_is_never_taken_for_live() {
     // A source that accepts every mode that can be read.
     let inbox = start().await;
-    for mode in [Some(json!(true)), Some(json!(false)), None, Some(json!("live"))] {
+    for mode in [
+        Some(json!(true)),
+        Some(json!(false)),
+        None,
+        Some(json!("live")),
+    ] {
         assert_eq!(with_mode("evt_1", mode).to(inbox.public).await.status, 200);
     }
     until_booked(&inbox.db, 2).await;
@@ -152,11 +167,18 @@ async fn f20_keys_of_several_parts_are_escaped_and_a_rule_that_finds_nothing_is_
         ("a%3Ab", "c", "a%253Ab:c"),
         ("sha256", "x", "sha256:x"),
     ] {
-        let answer = calls::shop(json!({"a": a, "b": b}).to_string()).to(inbox.public).await;
+        let answer = calls::shop(json!({"a": a, "b": b}).to_string())
+            .to(inbox.public)
+            .await;
         assert!(answer.status == 200 && !answer.replayed(), "{a} {b}");
         assert_eq!(state(&inbox.db, key).await, None);
     }
-    for body in [json!({"a": "x"}), json!({"b": "x"}), json!({"a": "", "b": ""}), json!({})] {
+    for body in [
+        json!({"a": "x"}),
+        json!({"b": "x"}),
+        json!({"a": "", "b": ""}),
+        json!({}),
+    ] {
         let answer = calls::shop(body.to_string()).to(inbox.public).await;
         assert_eq!(answer.status, 200, "{body}");
     }
@@ -169,15 +191,24 @@ async fn f20_without_a_rule_the_content_is_the_key_and_check_says_how_weak_that_
     let mut scheme = calls::shop_scheme();
     scheme.event_id = None;
     let options = calls::hmac(scheme);
-    let inbox =
-        start_with(vec![inbox::source("shop", "hmac", calls::SHOP_SECRET, &options)]).await;
+    let inbox = start_with(vec![inbox::source(
+        "shop",
+        "hmac",
+        calls::SHOP_SECRET,
+        &options,
+    )])
+    .await;
     for (body, replayed) in [
         (r#"{"a":1,"b":2}"#, false),
         (r#"{ "b":2, "a":1 }"#, true),
         (r#"{"a":1,"b":3}"#, false),
     ] {
         let answer = calls::shop(body).to(inbox.public).await;
-        assert_eq!((answer.status, answer.replayed()), (200, replayed), "{body}");
+        assert_eq!(
+            (answer.status, answer.replayed()),
+            (200, replayed),
+            "{body}"
+        );
     }
     let keys = inbox.db.count("event_key WHERE key LIKE 'content:%'").await;
     assert_eq!(keys, 2);
@@ -225,11 +256,16 @@ async fn f21_the_same_key_on_both_sides_of_midnight_is_one_event() {
         .await;
     let yesterday: String = inbox
         .db
-        .one("SELECT 'oncehook.event_' || to_char((now() AT TIME ZONE 'UTC')::date - 1, 'YYYYMMDD')")
+        .one(
+            "SELECT 'oncehook.event_' || to_char((now() AT TIME ZONE 'UTC')::date - 1, 'YYYYMMDD')",
+        )
         .await;
     assert_eq!(partition, yesterday);
 
-    let first: uuid::Uuid = inbox.db.one("SELECT event_id FROM oncehook.event_key").await;
+    let first: uuid::Uuid = inbox
+        .db
+        .one("SELECT event_id FROM oncehook.event_key")
+        .await;
     for answer in at_once(inbox.public, vec![call; 10]).await {
         assert!(answer.status == 200 && answer.replayed());
         assert_eq!(answer.body, format!(r#"{{"event_id":"{first}"}}"#));
@@ -335,7 +371,11 @@ async fn f24_a_resend_of_a_finished_event_is_seen_and_does_nothing() {
     }
     let after = inbox.timeline("evt_1").await;
     assert_eq!(after.received_count, 4);
-    let last = after.receipts.iter().map(|receipt| receipt.received_at).max();
+    let last = after
+        .receipts
+        .iter()
+        .map(|receipt| receipt.received_at)
+        .max();
     assert!(last.unwrap() > before.event.received_at);
     assert_eq!(after.event.received_at, before.event.received_at);
     assert_eq!(after.outcomes.len(), 1);
@@ -386,23 +426,42 @@ async fn f25_other_content_is_recorded_once_per_digest_and_never_run() {
         assert_eq!(bodies, kept, "each later content once, byte for byte");
         // Members the sender itself moves, order and spacing are no conflict.
         for call in [
-            charge(100, &json!({"pending_webhooks": 3, "api_version": "2026-11-01"})),
-            calls::stripe(format!(
-                "{{ \"type\":\"charge.succeeded\", \"livemode\":true,\"created\":1764655200,\n\"object\":\"event\",\"data\":{{\"object\":{{\"amount\":100}}}},\"id\":\"evt_1\"}}"
-            )),
+            charge(
+                100,
+                &json!({"pending_webhooks": 3, "api_version": "2026-11-01"}),
+            ),
+            calls::stripe(
+                "{ \"type\":\"charge.succeeded\", \"livemode\":true,\"created\":1764655200,\n\
+                 \"object\":\"event\",\"data\":{\"object\":{\"amount\":100}},\"id\":\"evt_1\"}",
+            ),
         ] {
             let answer = call.at(&path).to(inbox.public).await;
-            assert_eq!((answer.status, &answer.body), (200, &first.body), "{source}");
+            assert_eq!(
+                (answer.status, &answer.body),
+                (200, &first.body),
+                "{source}"
+            );
             assert!(answer.replayed());
         }
         // The first copy stays the good one.
-        assert!(charge(100, &none).at(&path).to(inbox.public).await.replayed());
+        assert!(
+            charge(100, &none)
+                .at(&path)
+                .to(inbox.public)
+                .await
+                .replayed()
+        );
     }
     assert_eq!(inbox.db.count("conflict").await, 4);
     until_booked(&inbox.db, 2).await;
     let timeline = inbox.timeline("evt_1").await;
     assert_eq!(timeline.conflicts.len(), 2);
-    assert!(timeline.conflicts.iter().all(|c| c.first_digest == timeline.raw_digest));
+    assert!(
+        timeline
+            .conflicts
+            .iter()
+            .all(|c| c.first_digest == timeline.raw_digest)
+    );
 }
 
 #[tokio::test]
@@ -437,7 +496,10 @@ async fn f25_a_duplicate_after_its_payload_was_dropped_gets_the_identical_answer
     let inbox = start().await;
     let (call, batch) = (
         calls::stripe_event("evt_1"),
-        calls::adyen(&[calls::adyen_item("psp_1", "o", 1), calls::adyen_item("psp_2", "o", 2)]),
+        calls::adyen(&[
+            calls::adyen_item("psp_1", "o", 1),
+            calls::adyen_item("psp_2", "o", 2),
+        ]),
     );
     let first = [call.to(inbox.public).await, batch.to(inbox.public).await];
     until_booked(&inbox.db, 3).await;
@@ -447,7 +509,9 @@ async fn f25_a_duplicate_after_its_payload_was_dropped_gets_the_identical_answer
         .await;
     inbox
         .db
-        .execute(&format!("DROP TABLE oncehook.request_{day}, oncehook.event_{day}"))
+        .execute(&format!(
+            "DROP TABLE oncehook.request_{day}, oncehook.event_{day}"
+        ))
         .await;
     let again = [call.to(inbox.public).await, batch.to(inbox.public).await];
     for (again, first) in again.iter().zip(&first) {
@@ -455,9 +519,16 @@ async fn f25_a_duplicate_after_its_payload_was_dropped_gets_the_identical_answer
         assert!(again.replayed());
     }
     assert_eq!(charge(7, &json!({})).to(inbox.public).await.status, 200);
-    assert_eq!(inbox.db.count("conflict").await, 1, "conflicts are still seen");
+    assert_eq!(
+        inbox.db.count("conflict").await,
+        1,
+        "conflicts are still seen"
+    );
     // The next event makes the partition it needs.
-    assert_eq!(calls::stripe_event("evt_2").to(inbox.public).await.status, 200);
+    assert_eq!(
+        calls::stripe_event("evt_2").to(inbox.public).await.status,
+        200
+    );
     until_booked(&inbox.db, 4).await;
 }
 

@@ -6,6 +6,7 @@
 mod acknowledgement;
 mod batches;
 mod calls;
+mod handling;
 mod identity;
 mod limits;
 mod map;

@@ -31,7 +31,13 @@ async fn f81_the_public_url_alone_is_hashed_whatever_host_and_scheme_arrive() {
         public_url: Some(PUBLIC_URL.into()),
         ..calls::hmac(scheme)
     };
-    let inbox = start_with(vec![inbox::source("shop", "hmac", calls::SHOP_SECRET, &options)]).await;
+    let inbox = start_with(vec![inbox::source(
+        "shop",
+        "hmac",
+        calls::SHOP_SECRET,
+        &options,
+    )])
+    .await;
     for url in [
         "http://hooks.example.com/webhooks/shop",
         "https://hooks.example.com/webhooks/shop/",
@@ -60,7 +66,11 @@ async fn f81_the_public_url_alone_is_hashed_whatever_host_and_scheme_arrive() {
     .enumerate()
     {
         let answer = call.to(inbox.public).await;
-        assert_eq!((answer.status, answer.replayed()), (200, number > 0), "{number}");
+        assert_eq!(
+            (answer.status, answer.replayed()),
+            (200, number > 0),
+            "{number}"
+        );
     }
     until_booked(&inbox.db, 1).await;
 }
@@ -110,7 +120,11 @@ async fn f82_slash_and_query_name_one_address_under_every_preset_and_nothing_red
             ("/../stripe", false),
             ("%2F", false),
         ] {
-            let answer = call.clone().at(&format!("{path}{tail}")).to(inbox.public).await;
+            let answer = call
+                .clone()
+                .at(&format!("{path}{tail}"))
+                .to(inbox.public)
+                .await;
             assert!(!(300..400).contains(&answer.status), "{path}{tail}");
             assert_eq!(answer.header("Location"), None);
             if known {

@@ -74,7 +74,12 @@ async fn f12_no_source_starts_without_a_real_secret() {
         }
     }
     // Nor without any, and there is no way to switch the check off.
-    for lines in ["", "secrets = []", "verify = false", "skip_verification = true"] {
+    for lines in [
+        "",
+        "secrets = []",
+        "verify = false",
+        "skip_verification = true",
+    ] {
         let toml = format!("[[source]]\nname = \"till\"\nprovider = \"stripe\"\n{lines}\n");
         for ran in refused(&toml, &[]).await {
             assert!(ran.said().contains("\"till\""), "{lines}: {}", ran.said());
@@ -111,9 +116,18 @@ async fn f13_secrets_that_do_not_decode_or_decode_to_too_little_are_refused() {
         ("standard-webhooks", "whsec_"),
         ("standard-webhooks", "whsec_!!!!"),
         ("standard-webhooks", "whsec_QQ=="),
-        ("standard-webhooks", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS!"),
-        ("standard-webhooks", "whsec_MfKQ9r8GKYqrTwjUPD8I LPZIo2LaLaSw"),
-        ("standard-webhooks", "whsec_MfKQ9r8GKYqrTw-_PD8ILPZIo2LaLaSw"),
+        (
+            "standard-webhooks",
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS!",
+        ),
+        (
+            "standard-webhooks",
+            "whsec_MfKQ9r8GKYqrTwjUPD8I LPZIo2LaLaSw",
+        ),
+        (
+            "standard-webhooks",
+            "whsec_MfKQ9r8GKYqrTw-_PD8ILPZIo2LaLaSw",
+        ),
         ("adyen", "44782DEF547AAA06"),
         (
             "adyen",
@@ -158,8 +172,10 @@ async fn f14_a_signature_is_no_secret_and_the_preset_decides_how_one_is_read() {
         (&text.as_bytes()[6..], 401, 401),
     ] {
         let mac = signer::hmac_sha256(key, &[time.as_bytes(), b".", body]);
-        let call = Call::new("stripe", body)
-            .header("Stripe-Signature", format!("t={time},v1={}", hex::encode(mac)));
+        let call = Call::new("stripe", body).header(
+            "Stripe-Signature",
+            format!("t={time},v1={}", hex::encode(mac)),
+        );
         assert_eq!(call.to(inbox.public).await.status, stripe);
         let mac = signer::hmac_sha256(key, &[b"evt_1.", time.as_bytes(), b".", body]);
         let call = Call::new("standard", body)
@@ -174,7 +190,11 @@ async fn f14_a_signature_is_no_secret_and_the_preset_decides_how_one_is_read() {
 async fn f15_each_living_secret_verifies_and_its_label_is_kept_and_not_its_value() {
     let labelled = [
         ("ended", "whsec_endedKey00aB12cD34eF56gH78iJ90", Some(-60)),
-        ("ending", "whsec_endingKey0aB12cD34eF56gH78iJ90", Some(3_600)),
+        (
+            "ending",
+            "whsec_endingKey0aB12cD34eF56gH78iJ90",
+            Some(3_600),
+        ),
         ("new", STRIPE_SECRET, None),
     ];
     let mut source = inbox::stripe_source();
@@ -193,7 +213,11 @@ async fn f15_each_living_secret_verifies_and_its_label_is_kept_and_not_its_value
     for (label, text, until) in labelled {
         let body = inbox::event(&format!("evt_{label}"), "t", serde_json::json!({})).to_string();
         let answer = calls::stripe_with(text, body).to(inbox.public).await;
-        let expected = if until.is_some_and(|at| at < 0) { 401 } else { 200 };
+        let expected = if until.is_some_and(|at| at < 0) {
+            401
+        } else {
+            200
+        };
         assert_eq!(answer.status, expected, "{label}");
     }
     let labels: Vec<String> = inbox
@@ -203,9 +227,14 @@ async fn f15_each_living_secret_verifies_and_its_label_is_kept_and_not_its_value
     assert_eq!(labels, ["ending", "new"]);
     // A further copy under another secret is noted with that one's label.
     let body = inbox::event("evt_new", "t", serde_json::json!({})).to_string();
-    let answer = calls::stripe_with(labelled[1].1, body).to(inbox.public).await;
+    let answer = calls::stripe_with(labelled[1].1, body)
+        .to(inbox.public)
+        .await;
     assert!(answer.replayed());
-    let label: String = inbox.db.one("SELECT secret_label FROM oncehook.receipt").await;
+    let label: String = inbox
+        .db
+        .one("SELECT secret_label FROM oncehook.receipt")
+        .await;
     assert_eq!(label, "ending");
 }
 
@@ -224,7 +253,10 @@ async fn f16_a_secret_is_added_under_load_and_a_bad_configuration_changes_nothin
         &format!("secrets = [{{ label = \"b\", value = {added:?} }}, "),
     );
 
-    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, sent) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let senders: Vec<_> = (0..4)
         .map(|sender| {
             let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
@@ -287,16 +319,29 @@ async fn f16_no_event_is_given_up_by_a_handler_while_the_configuration_changes()
     ));
     let ledger = || vec![inbox::sql("ledger", "app.book")];
     while !sending.is_finished() {
-        inbox.engine.reload(calls::sources(), ledger()).await.unwrap();
+        inbox
+            .engine
+            .reload(calls::sources(), ledger())
+            .await
+            .unwrap();
     }
     for _ in 0..20 {
-        inbox.engine.reload(calls::sources(), ledger()).await.unwrap();
+        inbox
+            .engine
+            .reload(calls::sources(), ledger())
+            .await
+            .unwrap();
     }
-    assert!(sending.await.unwrap().iter().all(|answer| answer.status == 200));
-    super::until(
-        "every event has its outcome",
-        async || inbox.db.count("outcome").await == 200,
-    )
+    assert!(
+        sending
+            .await
+            .unwrap()
+            .iter()
+            .all(|answer| answer.status == 200)
+    );
+    super::until("every event has its outcome", async || {
+        inbox.db.count("outcome").await == 200
+    })
     .await;
     let dead = inbox.db.count("outcome WHERE result <> 'succeeded'").await;
     assert_eq!(dead, 0);

@@ -199,10 +199,7 @@ async fn f5_the_signed_time_is_a_number_and_near_both_ways() {
             &[time.as_bytes(), b".", body.as_bytes()],
         );
         let key = STANDARD.decode(&calls::STANDARD_SECRET[6..]).unwrap();
-        let of_standard = mac(
-            &key,
-            &[b"evt_1.", time.as_bytes(), b".", body.as_bytes()],
-        );
+        let of_standard = mac(&key, &[b"evt_1.", time.as_bytes(), b".", body.as_bytes()]);
         for call in [
             Call::new("stripe", body).header(
                 "Stripe-Signature",
@@ -308,8 +305,7 @@ async fn f9_a_burst_of_refusals_raises_an_alert_that_names_the_source() {
 }
 
 /// `{"id":"evt_1","type":"order.paid"}` as gzip writes it.
-const GZIPPED: &str =
-    "H4sIAAAAAAACA6tWykxRslJKLSuJN1TSUSqpLEgFcvOLUlKL9AoSgXK1AM1MhSYiAAAA";
+const GZIPPED: &str = "H4sIAAAAAAACA6tWykxRslJKLSuJN1TSUSqpLEgFcvOLUlKL9AoSgXK1AM1MhSYiAAAA";
 
 #[tokio::test]
 async fn f10_of_a_compressed_body_the_wire_bytes_are_hashed_kept_and_answered() {

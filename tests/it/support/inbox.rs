@@ -147,7 +147,7 @@ impl Inbox {
             db,
             public,
             api,
-            http: reqwest::Client::new(),
+            http: super::node::client(),
             _running: running,
         }
     }

@@ -186,13 +186,11 @@ impl Shared {
     fn take_rule(&self, statement: &str) -> Option<Rule> {
         let statement = statement.to_ascii_lowercase();
         let mut rules = self.rules.lock().unwrap();
-        let index = rules
-            .iter()
-            .position(|rule| match rule.needle.as_str() {
-                // Not the "read committed" of a BEGIN.
-                "commit" => statement.trim() == "commit",
-                needle => statement.contains(needle),
-            })?;
+        let index = rules.iter().position(|rule| match rule.needle.as_str() {
+            // Not the "read committed" of a BEGIN.
+            "commit" => statement.trim() == "commit",
+            needle => statement.contains(needle),
+        })?;
         Some(rules.remove(index))
     }
 
