@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
 
 async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
     match verb {
-        Verb::Dev(args) => dev::run(context, args).await,
+        Verb::Dev(args) => Box::pin(dev::run(context, args)).await,
         Verb::Serve(args) => serve::run(context, args).await,
         Verb::Migrate(args) => migrate::run(context, args).await,
         Verb::Check(args) => check::run(context, args).await,

@@ -59,14 +59,14 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                 let ids: Vec<i32> = active.handlers.keys().copied().collect();
                 suspect_waits = suspect_due(&context.store, &ids)
                     .await
-                    .unwrap_or_else(pause_on_error);
+                    .unwrap_or_else(|error| pause_on_error(&error));
             }
             if suspect_waits && running.tasks.is_empty() {
                 suspect_waits = false;
                 match claim_suspect(&context, &active.handlers, &mut running).await {
                     // Others get their turn, then the next suspect is looked for.
                     Ok(claimed) => check_suspects = claimed,
-                    Err(error) => pause_on_error(error),
+                    Err(error) => pause_on_error(&error),
                 }
                 if !running.tasks.is_empty() {
                     wait_for_all(&mut running).await;
@@ -278,7 +278,7 @@ async fn suspect_due(store: &Store, handlers: &[i32]) -> Result<bool, StoreError
     delivery::suspect_due(&connection, handlers).await
 }
 
-fn pause_on_error<T: Default>(error: StoreError) -> T {
+fn pause_on_error<T: Default>(error: &StoreError) -> T {
     tracing::warn!(error = %error, "could not look for suspects");
     T::default()
 }

@@ -11,7 +11,7 @@ use crate::telemetry;
 use super::{Active, Context};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-const BATCH: i64 = 200;
+const BATCH: usize = 200;
 
 pub(super) async fn run(context: Context) {
     while !context.is_stopping() {
@@ -19,7 +19,7 @@ pub(super) async fn run(context: Context) {
         if !active.handlers.is_empty() {
             match sweep(&context.store, &active).await {
                 // A full batch: more are waiting.
-                Ok(reaped) if reaped as i64 >= BATCH => continue,
+                Ok(reaped) if reaped >= BATCH => continue,
                 Ok(_) => {}
                 Err(error) => tracing::warn!(error = %error, "reaper failed"),
             }

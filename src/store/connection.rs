@@ -134,18 +134,10 @@ pub(super) async fn connect(
 
 /// The reason without the URL, which may hold a password.
 fn describe_connect(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(db) => format!("{} (SQLSTATE {})", db.message(), db.code().code()),
-        None => {
-            let mut text = error.to_string();
-            let mut source = std::error::Error::source(error);
-            while let Some(inner) = source {
-                text = format!("{text}: {inner}");
-                source = inner.source();
-            }
-            text
-        }
+    if let Some(db) = error.as_db_error() {
+        return format!("{} (SQLSTATE {})", db.message(), db.code().code());
     }
+    super::error::chain(error)
 }
 
 /// Makes and checks pooled connections.

@@ -401,9 +401,14 @@ pub(crate) async fn give_back(
 pub(crate) async fn expired(
     transaction: &Transaction<'_>,
     handlers: &[i32],
-    limit: i64,
+    limit: usize,
 ) -> Result<Vec<(Lease, Duration)>, StoreError> {
-    let rows = transaction.query(EXPIRED, &[&handlers, &limit]).await?;
+    let rows = transaction
+        .query(
+            EXPIRED,
+            &[&handlers, &i64::try_from(limit).unwrap_or(i64::MAX)],
+        )
+        .await?;
     Ok(rows
         .iter()
         .map(|row| {

@@ -242,10 +242,10 @@ mod tests {
             headers.insert(RETRY_AFTER, value.parse().unwrap());
             retry_after(&headers, now)
         };
-        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read("120"), Some(Duration::from_mins(2)));
         assert_eq!(
             read("Wed, 02 Dec 2026 06:01:00 GMT"),
-            Some(Duration::from_secs(60))
+            Some(Duration::from_mins(1))
         );
         assert_eq!(read("Wed, 02 Dec 2026 05:00:00 GMT"), None);
         assert_eq!(read("soon"), None);

@@ -43,7 +43,7 @@ impl HandlerSpec {
     pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
         let timeout = Duration::from_secs(10);
         let lease = match kind {
-            HandlerKind::Http(_) => timeout + Duration::from_secs(60),
+            HandlerKind::Http(_) => timeout + Duration::from_mins(1),
             HandlerKind::Sql { .. } | HandlerKind::Function(_) => Duration::from_secs(30),
         };
         Self {
