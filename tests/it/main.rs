@@ -14,3 +14,4 @@ mod embedded;
 mod harness;
 mod http;
 mod support;
+mod tls;
