@@ -25,17 +25,25 @@ impl Pki {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+        let authority =
+            CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
         let other = rcgen::generate_simple_self_signed(vec!["elsewhere.test".to_owned()]).unwrap();
         let key = KeyPair::generate().unwrap();
-        let server = CertificateParams::new(vec!["db.test".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+        let server = CertificateParams::new(vec!["db.test".to_owned()])
+            .unwrap()
+            .signed_by(&key, &authority)
+            .unwrap();
         let pki = Self { folder };
         fs::write(pki.path("ca.pem"), authority.pem()).unwrap();
         fs::write(pki.path("other.pem"), other.cert.pem()).unwrap();
         fs::write(pki.path("server.pem"), server.pem()).unwrap();
         fs::write(pki.path("server.key"), key.serialize_pem()).unwrap();
         fs::set_permissions(pki.path("server.key"), fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(pki.path("hba.conf"), "local all all trust\nhostssl all all 127.0.0.0/8 trust\n").unwrap();
+        fs::write(
+            pki.path("hba.conf"),
+            "local all all trust\nhostssl all all 127.0.0.0/8 trust\n",
+        )
+        .unwrap();
         for file in ["server.key", "server.pem", "hba.conf"] {
             chown(pki.path(file), Some(server_uid), None).unwrap();
         }
@@ -52,10 +60,16 @@ impl Pki {
 }
 
 async fn connects(host: &str, mode: &str, root: Option<&Path>) -> Result<(), String> {
-    let root = root.map(|root| format!("&sslrootcert={}", root.display())).unwrap_or_default();
-    let url = format!("postgresql://postgres@{host}/postgres?hostaddr={ADDRESS}&sslmode={mode}{root}");
+    let root = root
+        .map(|root| format!("&sslrootcert={}", root.display()))
+        .unwrap_or_default();
+    let url =
+        format!("postgresql://postgres@{host}/postgres?hostaddr={ADDRESS}&sslmode={mode}{root}");
     let settings = Settings::parse(&url).map_err(|e| e.to_string())?;
-    migrate::pending(&settings).await.map(drop).map_err(|e| e.to_string())?;
+    migrate::pending(&settings)
+        .await
+        .map(drop)
+        .map_err(|e| e.to_string())?;
     // The pools go through the same door.
     let store = Store::new(settings, 1).map_err(|e| e.to_string())?;
     match store.check_writable().await {
@@ -86,7 +100,9 @@ async fn each_sslmode_checks_what_it_says() {
         connects("db.test", mode, None).await.unwrap();
     }
     // The chain counts for verify-ca, the name does not.
-    connects("wrong.test", "verify-ca", Some(&ca)).await.unwrap();
+    connects("wrong.test", "verify-ca", Some(&ca))
+        .await
+        .unwrap();
     connects("wrong.test", "require", Some(&ca)).await.unwrap();
     // Both count for verify-full.
     connects("db.test", "verify-full", Some(&ca)).await.unwrap();
@@ -99,6 +115,8 @@ async fn each_sslmode_checks_what_it_says() {
         let refused = connects(host, mode, Some(root)).await.unwrap_err();
         assert!(refused.contains("certificate"), "{host} {mode}: {refused}");
     }
-    let missing = connects("db.test", "verify-full", Some(&pki.path("nowhere.pem"))).await.unwrap_err();
+    let missing = connects("db.test", "verify-full", Some(&pki.path("nowhere.pem")))
+        .await
+        .unwrap_err();
     assert!(missing.contains("sslrootcert"), "{missing}");
 }
