@@ -396,10 +396,7 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
                 };
                 http::send(&context.http, &handler, target, &delivered).await
             }
-            None => Verdict::Retry {
-                after: None,
-                error: "the event's source is not known".to_owned(),
-            },
+            None => Verdict::source_unknown(),
         },
         _ => Verdict::Permanent {
             error: "payload-expired: the event's payload was dropped".to_owned(),

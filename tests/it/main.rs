@@ -11,6 +11,7 @@
 
 mod dispatch;
 mod embedded;
+mod faults;
 mod harness;
 mod http;
 mod support;

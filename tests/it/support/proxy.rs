@@ -112,6 +112,11 @@ impl PgProxy {
         });
     }
 
+    /// Forgets what was armed and has not taken place.
+    pub(crate) fn disarm(&self) {
+        self.shared.rules.lock().unwrap().clear();
+    }
+
     /// Waits until so many armed actions have taken place; a `CutAfter` when it was answered.
     pub(crate) async fn until_fired(&self, count: usize) {
         until(&format!("{count} armed actions take place"), async || {
@@ -183,7 +188,11 @@ impl Shared {
         let mut rules = self.rules.lock().unwrap();
         let index = rules
             .iter()
-            .position(|rule| statement.contains(&rule.needle))?;
+            .position(|rule| match rule.needle.as_str() {
+                // Not the "read committed" of a BEGIN.
+                "commit" => statement.trim() == "commit",
+                needle => statement.contains(needle),
+            })?;
         Some(rules.remove(index))
     }
 
