@@ -10,7 +10,12 @@
 )]
 
 mod dispatch;
+mod embed;
 mod embedded;
+mod handlers;
 mod harness;
+mod health;
 mod http;
+mod schema;
 mod support;
+mod tidy;
