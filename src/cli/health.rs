@@ -29,12 +29,11 @@ pub(super) struct Args {
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     let path = if args.ready { "/readyz" } else { "/healthz" };
-    let base = match args.url {
-        Some(url) => url,
-        None => {
-            let address = service::address(&context.config()?)?;
-            reqwest::Url::parse(&format!("http://{address}")).step("cannot make the URL")?
-        }
+    let base = if let Some(url) = args.url {
+        url
+    } else {
+        let address = service::address(&context.config()?)?;
+        reqwest::Url::parse(&format!("http://{address}")).step("cannot make the URL")?
     };
     let url = base.join(path).step("cannot make the URL")?;
     let unreachable = |error: reqwest::Error| {

@@ -39,11 +39,11 @@ const fn header(name: &'static str) -> Field {
     Field::Header(t(name))
 }
 
-const fn seconds(from: StampFrom) -> Option<Stamp> {
-    Some(Stamp {
+const fn seconds(from: StampFrom) -> Stamp {
+    Stamp {
         from,
         unit: Unit::Seconds,
-    })
+    }
 }
 
 macro_rules! sample {
@@ -89,7 +89,7 @@ const STRIPE: Declared = Declared {
         },
         encoding: Encoding::Hex,
         signed: t("{timestamp}.{body}"),
-        stamp: seconds(StampFrom::Item("t")),
+        stamp: Some(seconds(StampFrom::Item("t"))),
         tolerance: FIVE_MINUTES,
         id_header: None,
         key: KeyForm::Text { blanks: false },
@@ -186,7 +186,7 @@ const fn standard_webhooks(
             },
             encoding: Encoding::Base64,
             signed: t("{id}.{timestamp}.{body}"),
-            stamp: seconds(StampFrom::Header(t("webhook-timestamp"))),
+            stamp: Some(seconds(StampFrom::Header(t("webhook-timestamp")))),
             tolerance: FIVE_MINUTES,
             id_header: Some(t("webhook-id")),
             key,

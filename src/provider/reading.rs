@@ -151,16 +151,13 @@ impl EventRules {
             });
         }
         if let Some(pointer) = self.account {
-            words.push_str(&format!(", account = json:{pointer}"));
+            words.extend([", account = json:", pointer]);
         }
         for (name, pointer) in self.named {
-            words.push_str(&format!(", {name} = json:{pointer}"));
+            words.extend([", ", name, " = json:", pointer]);
         }
-        match self.mode {
-            Some(ModeField::Flag(pointer) | ModeField::Word(pointer)) => {
-                words.push_str(&format!(", mode = json:{pointer}"));
-            }
-            None => {}
+        if let Some(ModeField::Flag(pointer) | ModeField::Word(pointer)) = self.mode {
+            words.extend([", mode = json:", pointer]);
         }
         words
     }
