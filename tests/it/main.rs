@@ -16,6 +16,7 @@ mod handlers;
 mod harness;
 mod health;
 mod http;
+mod readme;
 mod schema;
 mod support;
 mod tidy;
