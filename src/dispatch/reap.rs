@@ -86,6 +86,7 @@ pub(super) async fn lost(
         }
         .to_owned(),
         age: held,
+        correlation_id: lease.correlation_id(),
     };
     delivery::record_attempts(transaction, &[attempt]).await?;
     match next(
@@ -108,6 +109,7 @@ pub(super) async fn lost(
                 reason,
                 resource,
                 attempts: lease.attempt(),
+                correlation_id: lease.correlation_id(),
             };
             delivery::finish(transaction, &[ended], DecidedBy::Handler).await?;
             telemetry::finished(&handler.spec.name, ending);

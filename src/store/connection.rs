@@ -133,7 +133,7 @@ pub(super) async fn connect(
 }
 
 /// The reason without the URL, which may hold a password.
-fn describe_connect(error: &tokio_postgres::Error) -> String {
+pub(super) fn describe_connect(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         return format!("{} (SQLSTATE {})", db.message(), db.code().code());
     }

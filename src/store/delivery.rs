@@ -52,9 +52,18 @@ pub(crate) struct LeasedEvent {
     pub(crate) event_type: Option<String>,
     pub(crate) entity: Option<String>,
     pub(crate) occurred_at: Option<Timestamp>,
+    /// Of the request that brought it; on every log line from request to handler.
+    pub(crate) correlation_id: Uuid,
 }
 
 impl Lease {
+    /// The correlation id for log lines; nil once the event row is gone.
+    pub(crate) fn correlation_id(&self) -> Uuid {
+        self.event
+            .as_ref()
+            .map_or(Uuid::nil(), |event| event.correlation_id)
+    }
+
     /// Number of this try in its run, from 1.
     pub(crate) fn attempt(&self) -> i32 {
         i32::from(self.progress.failures) + i32::from(self.losses) + 1
@@ -76,7 +85,6 @@ pub(crate) struct Payload {
     pub(crate) body: Vec<u8>,
     /// Stored headers as JSON.
     pub(crate) headers: Vec<u8>,
-    pub(crate) correlation_id: Uuid,
 }
 
 /// A delivery that ends.
@@ -89,6 +97,8 @@ pub(crate) struct Ended {
     pub(crate) reason: Option<String>,
     pub(crate) resource: Option<String>,
     pub(crate) attempts: i32,
+    /// For the log line after the commit.
+    pub(crate) correlation_id: Uuid,
 }
 
 /// A delivery put back for later.
@@ -111,6 +121,8 @@ pub(crate) struct NewAttempt {
     pub(crate) error: String,
     /// How long ago it began.
     pub(crate) age: Duration,
+    /// For the log line after the commit.
+    pub(crate) correlation_id: Uuid,
 }
 
 /// The answer of one `sql` handler call.
@@ -220,6 +232,7 @@ fn lease(row: &Row) -> Lease {
             occurred_at: row
                 .get::<_, Option<SystemTime>>("occurred_at")
                 .and_then(|t| Timestamp::try_from(t).ok()),
+            correlation_id: row.get("correlation_id"),
         }),
     }
 }
@@ -531,7 +544,6 @@ pub(crate) async fn payloads(
                         .unwrap_or(Timestamp::UNIX_EPOCH),
                     body: row.get(2),
                     headers: row.get(3),
-                    correlation_id: row.get(4),
                 },
             )
         })

@@ -95,6 +95,6 @@ async fn client(
         .config
         .connect(tls::connector(settings)?)
         .await
-        .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
     Ok((client, tokio::spawn(async move { drop(connection.await) })))
 }

@@ -20,3 +20,4 @@ mod readme;
 mod schema;
 mod support;
 mod tidy;
+mod tls;

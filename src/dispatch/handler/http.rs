@@ -158,7 +158,7 @@ fn headers(
     set("oncehook-attempt", &outgoing.lease.attempt().to_string())?;
     set(
         "oncehook-correlation-id",
-        &outgoing.payload.correlation_id.to_string(),
+        &outgoing.event.correlation_id.to_string(),
     )?;
     let mut signatures: Vec<String> = Vec::new();
     // One time for all: the header that tells it is there once.
