@@ -10,9 +10,15 @@
 )]
 
 mod dispatch;
+mod embed;
 mod embedded;
 mod faults;
+mod handlers;
 mod harness;
+mod health;
 mod http;
+mod readme;
+mod schema;
 mod support;
+mod tidy;
 mod tls;
