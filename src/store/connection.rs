@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     unclean: AtomicBool,
     /// Whether the role or database lowers `synchronous_commit`.
     lowered_durability: bool,
+    /// Whether the server's platform can tell, while a statement runs, that its client has gone.
+    looks_for_client: bool,
 }
 
 impl Connection {
@@ -63,6 +65,10 @@ impl Connection {
 
     pub(super) fn lowered_durability(&self) -> bool {
         self.lowered_durability
+    }
+
+    pub(super) fn looks_for_client(&self) -> bool {
+        self.looks_for_client
     }
 
     pub(super) fn set_unclean(&self, unclean: bool) {
@@ -120,7 +126,10 @@ pub(super) async fn connect(
         }
     });
     let row = client
-        .query_one("SELECT current_setting('synchronous_commit')", &[])
+        .query_one(
+            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%'",
+            &[],
+        )
         .await?;
     let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
     Ok(Connection {
@@ -129,6 +138,7 @@ pub(super) async fn connect(
         warnings,
         unclean: AtomicBool::new(false),
         lowered_durability,
+        looks_for_client: row.get(1),
     })
 }
 

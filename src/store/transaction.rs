@@ -51,8 +51,15 @@ impl<'c> Transaction<'c> {
         } else {
             ""
         };
+        // The statement of a node that died would keep its rows locked until its time-out.
+        let client_check =
+            if connection.looks_for_client() && limits.statement > Limits::SHORT.statement {
+                "SET LOCAL client_connection_check_interval = 2000;"
+            } else {
+                ""
+            };
         let text = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} SET LOCAL statement_timeout = {}; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} {client_check} SET LOCAL statement_timeout = {}; \
              SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
             limits.statement.as_millis(),
             limits.idle.as_millis(),

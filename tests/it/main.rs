@@ -9,8 +9,10 @@
     reason = "in a test, helpers included, a broken expectation is a failure with a place"
 )]
 
+mod crash;
 mod dispatch;
 mod embedded;
 mod harness;
 mod http;
+mod postgres;
 mod support;
