@@ -38,6 +38,18 @@ pub(crate) fn ledger() -> AppBuilder {
     TestApp::builder().stripe("stripe").setup(LEDGER).toml(POLL)
 }
 
+/// As [`ledger`], but nothing is handled until [`begin_handling`].
+pub(crate) fn storing_ledger() -> AppBuilder {
+    ledger().toml("enabled = false")
+}
+
+/// Restarts the node of [`storing_ledger`] so that it handles what it has stored.
+pub(crate) async fn begin_handling(app: &mut TestApp) {
+    let toml = app.toml().replace("enabled = false", "enabled = true");
+    app.reconfigure(&toml);
+    app.restart().await;
+}
+
 /// The same with handler `ledger` that books at once.
 pub(crate) fn booking() -> AppBuilder {
     ledger().sql_handler("ledger", "app.book", QUICK)

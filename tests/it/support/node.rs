@@ -354,7 +354,7 @@ fn write_config(launch: &Launch, public: SocketAddr, api: SocketAddr) -> PathBuf
 
 /// An address that is still free when the node comes back to it. Ports of the ephemeral range are
 /// not: while it is down, any outgoing connection on the machine may be given its port.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     const FIRST: u32 = 10_240;
     const PORTS: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
