@@ -16,6 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::settings::Settings;
+use super::transaction::is_connection_error;
 
 /// Longest wait for a connection, and for making one.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
@@ -69,6 +70,20 @@ impl Connection {
 
     pub(super) fn looks_for_client(&self) -> bool {
         self.looks_for_client
+    }
+
+    /// The result of a statement outside a transaction. After an error that means the wrong server
+    /// (a primary turned read-only answers reads and fails every write) the connection does not go
+    /// back to its pool.
+    pub(super) fn checked<T>(
+        &self,
+        result: Result<T, tokio_postgres::Error>,
+    ) -> Result<T, StoreError> {
+        result.map_err(StoreError::from).inspect_err(|error| {
+            if is_connection_error(error) {
+                self.set_unclean(true);
+            }
+        })
     }
 
     pub(super) fn set_unclean(&self, unclean: bool) {

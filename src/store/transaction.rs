@@ -191,6 +191,16 @@ pub(crate) fn is_transient(error: &StoreError) -> bool {
     })
 }
 
+/// "No partition of relation found for row" has the code of a check violation and no constraint.
+pub(crate) fn is_missing_partition(error: &StoreError) -> bool {
+    match error {
+        StoreError::Statement(inner) => inner
+            .as_db_error()
+            .is_some_and(|db| *db.code() == SqlState::CHECK_VIOLATION && db.constraint().is_none()),
+        _ => false,
+    }
+}
+
 /// Checks a guarded statement's row count.
 pub(super) fn expect_rows(
     statement: &'static str,
