@@ -9,6 +9,7 @@
     reason = "in a test, helpers included, a broken expectation is a failure with a place"
 )]
 
+mod crash;
 mod dispatch;
 mod embed;
 mod embedded;
@@ -19,6 +20,7 @@ mod health;
 mod http;
 mod readme;
 mod schema;
+mod postgres;
 mod support;
 mod tidy;
 mod tls;
