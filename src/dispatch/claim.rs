@@ -40,6 +40,8 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
     let mut next_poll = Instant::now();
     let mut suspect_waits = false;
     let mut check_suspects = true;
+    // After a suspect the others get a turn before the next one.
+    let mut others_first = false;
     loop {
         let stopping = context.is_stopping();
         if stopping && running.tasks.is_empty() {
@@ -54,48 +56,44 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                 }
                 check_suspects = true;
             }
-            if check_suspects && !suspect_waits && !active.handlers.is_empty() {
+            if check_suspects && !suspect_waits && !others_first && !active.handlers.is_empty() {
                 check_suspects = false;
                 let ids: Vec<i32> = active.handlers.keys().copied().collect();
                 suspect_waits = suspect_due(&context.store, &ids)
                     .await
-                    .unwrap_or_else(pause_on_error);
+                    .unwrap_or_else(|error| pause_on_error(&error));
             }
             if suspect_waits && running.tasks.is_empty() {
                 suspect_waits = false;
                 match claim_suspect(&context, &active.handlers, &mut running).await {
-                    // Others get their turn, then the next suspect is looked for.
                     Ok(claimed) => check_suspects = claimed,
-                    Err(error) => pause_on_error(error),
+                    Err(error) => pause_on_error(&error),
                 }
                 if !running.tasks.is_empty() {
                     wait_for_all(&mut running).await;
-                    for hungry in running.hungry.values_mut() {
-                        *hungry = true;
-                    }
+                    running.all_hungry();
+                    others_first = true;
                     continue;
                 }
             }
             if !suspect_waits {
                 let quotas = quotas(&active.handlers, &running, config.connections);
-                if !quotas.is_empty() {
-                    match claim(&context, &active.handlers, &quotas, &mut running).await {
-                        Ok(()) => {}
-                        Err(error) => {
-                            tracing::warn!(error = %error, "claim failed");
-                            running.hungry.clear();
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                    }
+                if !quotas.is_empty()
+                    && let Err(error) =
+                        claim(&context, &active.handlers, &quotas, &mut running).await
+                {
+                    tracing::warn!(error = %error, "claim failed");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                if std::mem::take(&mut others_first) {
+                    continue;
                 }
             }
         }
         tokio::select! {
             Some(done) = running.tasks.join_next_with_id() => running.ended(done),
             () = wake.notified(), if !stopping => {
-                for hungry in running.hungry.values_mut() {
-                    *hungry = true;
-                }
+                running.all_hungry();
             }
             () = tokio::time::sleep_until(next_poll.into()), if !stopping => {}
             changed = context.stopping.changed(), if !stopping => {
@@ -108,6 +106,13 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
 }
 
 impl Running {
+    /// Looks for more work of every handler.
+    fn all_hungry(&mut self) {
+        for hungry in self.hungry.values_mut() {
+            *hungry = true;
+        }
+    }
+
     fn ended(&mut self, done: Result<(Id, ()), tokio::task::JoinError>) {
         let id = match done {
             Ok((id, ())) => id,
@@ -278,7 +283,7 @@ async fn suspect_due(store: &Store, handlers: &[i32]) -> Result<bool, StoreError
     delivery::suspect_due(&connection, handlers).await
 }
 
-fn pause_on_error<T: Default>(error: StoreError) -> T {
+fn pause_on_error<T: Default>(error: &StoreError) -> T {
     tracing::warn!(error = %error, "could not look for suspects");
     T::default()
 }

@@ -11,7 +11,7 @@ use crate::telemetry;
 use super::{Active, Context};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-const BATCH: i64 = 200;
+const BATCH: usize = 200;
 
 pub(super) async fn run(context: Context) {
     while !context.is_stopping() {
@@ -19,9 +19,12 @@ pub(super) async fn run(context: Context) {
         if !active.handlers.is_empty() {
             match sweep(&context.store, &active).await {
                 // A full batch: more are waiting.
-                Ok(reaped) if reaped as i64 >= BATCH => continue,
+                Ok(reaped) if reaped >= BATCH => continue,
                 Ok(_) => {}
-                Err(error) => tracing::warn!(error = %error, "reaper failed"),
+                Err(error) => {
+                    tracing::warn!(error = %error, "reaper failed");
+                    context.store.made_missing_partitions(&error).await;
+                }
             }
         }
         tokio::time::sleep(INTERVAL.mul_f64(0.5 + rand::random::<f64>())).await;
@@ -86,6 +89,7 @@ pub(super) async fn lost(
         }
         .to_owned(),
         age: held,
+        correlation_id: lease.correlation_id(),
     };
     delivery::record_attempts(transaction, &[attempt]).await?;
     match next(
@@ -108,6 +112,7 @@ pub(super) async fn lost(
                 reason,
                 resource,
                 attempts: lease.attempt(),
+                correlation_id: lease.correlation_id(),
             };
             delivery::finish(transaction, &[ended], DecidedBy::Handler).await?;
             telemetry::finished(&handler.spec.name, ending);

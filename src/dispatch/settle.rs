@@ -48,6 +48,7 @@ impl Transitions {
                 verdict: kind,
                 error: error.clone(),
                 age: began.elapsed(),
+                correlation_id: lease.correlation_id(),
             });
         }
         match transition {
@@ -63,6 +64,7 @@ impl Transitions {
                 reason,
                 resource,
                 attempts: lease.attempt(),
+                correlation_id: lease.correlation_id(),
             }),
             Transition::RetryLater { delay } => self.back.push(PutBack {
                 event_id: lease.event_id,
@@ -92,6 +94,7 @@ impl Transitions {
             verdict: "evidence",
             error: format!("answer after the lease was lost: {answer}"),
             age: began.elapsed(),
+            correlation_id: lease.correlation_id(),
         });
     }
 
@@ -108,17 +111,17 @@ impl Transitions {
             telemetry::finished(&handler.spec.name, ended.ending);
             if ended.ending == Ending::Dead {
                 tracing::error!(
-                    event.id = %ended.event_id, handler = %handler.spec.name, attempts = ended.attempts,
+                    event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, attempts = ended.attempts,
                     reason = ended.reason.as_deref().unwrap_or_default(), "dead letter"
                 );
             } else {
-                tracing::debug!(event.id = %ended.event_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
+                tracing::debug!(event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
             }
         }
         for attempt in &self.attempts {
             telemetry::attempt_failed(&handler.spec.name);
             tracing::warn!(
-                event.id = %attempt.event_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
+                event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
                 "attempt failed"
             );
         }

@@ -298,7 +298,7 @@ async fn activate(
     let source_names: Vec<Name<'_>> = sources
         .iter()
         .map(|s| Name {
-            name: &s.name,
+            now: &s.name,
             was: s.was.as_deref(),
             recipe: s.provider.recipe(),
         })
@@ -306,7 +306,7 @@ async fn activate(
     let handler_names: Vec<Name<'_>> = handlers
         .iter()
         .map(|h| Name {
-            name: &h.name,
+            now: &h.name,
             was: h.was.as_deref(),
             recipe: String::new(),
         })

@@ -87,7 +87,7 @@ impl Refusals {
                     .minute
                     .entry(source_id)
                     .or_insert_with(fresh)
-                    .add(Duration::from_secs(60)),
+                    .add(Duration::from_mins(1)),
             )
         };
         if row_number == 1 {

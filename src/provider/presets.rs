@@ -39,11 +39,11 @@ const fn header(name: &'static str) -> Field {
     Field::Header(t(name))
 }
 
-const fn seconds(from: StampFrom) -> Option<Stamp> {
-    Some(Stamp {
+const fn seconds(from: StampFrom) -> Stamp {
+    Stamp {
         from,
         unit: Unit::Seconds,
-    })
+    }
 }
 
 macro_rules! sample {
@@ -89,7 +89,7 @@ const STRIPE: Declared = Declared {
         },
         encoding: Encoding::Hex,
         signed: t("{timestamp}.{body}"),
-        stamp: seconds(StampFrom::Item("t")),
+        stamp: Some(seconds(StampFrom::Item("t"))),
         tolerance: FIVE_MINUTES,
         id_header: None,
         key: KeyForm::Text { blanks: false },
@@ -159,9 +159,8 @@ const STANDARD_WEBHOOKS_ASYMMETRIC: Declared = standard_webhooks(
     },
 );
 
-/// Constants of their own: inside a `const fn` they would have to be dropped.
-const WEBHOOK_ID: &[Cow<'static, [Field]>] = &[Cow::Borrowed(&[header("webhook-id")])];
-const DATA_ID: &[Field] = &[json("/data/id")];
+const STANDARD_WEBHOOKS_ID: &[Cow<'static, [Field]>] = &[Cow::Borrowed(&[header("webhook-id")])];
+const STANDARD_WEBHOOKS_ENTITY: &[Field] = &[json("/data/id")];
 
 /// What both dialects share.
 const fn standard_webhooks(
@@ -186,18 +185,18 @@ const fn standard_webhooks(
             },
             encoding: Encoding::Base64,
             signed: t("{id}.{timestamp}.{body}"),
-            stamp: seconds(StampFrom::Header(t("webhook-timestamp"))),
+            stamp: Some(seconds(StampFrom::Header(t("webhook-timestamp")))),
             tolerance: FIVE_MINUTES,
             id_header: Some(t("webhook-id")),
             key,
         },
         event: EventRules {
             format: Format::JsonOrEmpty,
-            id: Cow::Borrowed(WEBHOOK_ID),
+            id: Cow::Borrowed(STANDARD_WEBHOOKS_ID),
             otherwise: Otherwise::Unreadable,
             named: &[],
             event_type: Some(json("/type")),
-            entity: Cow::Borrowed(DATA_ID),
+            entity: Cow::Borrowed(STANDARD_WEBHOOKS_ENTITY),
             account: None,
             mode: None,
             occurred_at: Some("/timestamp"),

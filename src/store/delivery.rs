@@ -52,9 +52,18 @@ pub(crate) struct LeasedEvent {
     pub(crate) event_type: Option<String>,
     pub(crate) entity: Option<String>,
     pub(crate) occurred_at: Option<Timestamp>,
+    /// Of the request that brought it; on every log line from request to handler.
+    pub(crate) correlation_id: Uuid,
 }
 
 impl Lease {
+    /// The correlation id for log lines; nil once the event row is gone.
+    pub(crate) fn correlation_id(&self) -> Uuid {
+        self.event
+            .as_ref()
+            .map_or(Uuid::nil(), |event| event.correlation_id)
+    }
+
     /// Number of this try in its run, from 1.
     pub(crate) fn attempt(&self) -> i32 {
         i32::from(self.progress.failures) + i32::from(self.losses) + 1
@@ -76,7 +85,6 @@ pub(crate) struct Payload {
     pub(crate) body: Vec<u8>,
     /// Stored headers as JSON.
     pub(crate) headers: Vec<u8>,
-    pub(crate) correlation_id: Uuid,
 }
 
 /// A delivery that ends.
@@ -89,6 +97,8 @@ pub(crate) struct Ended {
     pub(crate) reason: Option<String>,
     pub(crate) resource: Option<String>,
     pub(crate) attempts: i32,
+    /// For the log line after the commit.
+    pub(crate) correlation_id: Uuid,
 }
 
 /// A delivery put back for later.
@@ -111,6 +121,8 @@ pub(crate) struct NewAttempt {
     pub(crate) error: String,
     /// How long ago it began.
     pub(crate) age: Duration,
+    /// For the log line after the commit.
+    pub(crate) correlation_id: Uuid,
 }
 
 /// The answer of one `sql` handler call.
@@ -146,7 +158,8 @@ pub(crate) async fn claim(
     let rows = connection
         .client()
         .query(&statement, &[&handlers, &counts, &leases])
-        .await?;
+        .await;
+    let rows = connection.checked(rows)?;
     let claimed: Vec<Lease> = rows.iter().map(lease).collect();
     // More than the quota would be the nested-loop trap that the statement's shape prevents.
     let due: usize = quotas.iter().map(|q| usize::from(q.count)).sum();
@@ -171,7 +184,8 @@ pub(crate) async fn claim_suspect(
     let rows = connection
         .client()
         .query(&statement, &[&handlers, &leases])
-        .await?;
+        .await;
+    let rows = connection.checked(rows)?;
     Ok(rows.first().map(lease))
 }
 
@@ -220,6 +234,7 @@ fn lease(row: &Row) -> Lease {
             occurred_at: row
                 .get::<_, Option<SystemTime>>("occurred_at")
                 .and_then(|t| Timestamp::try_from(t).ok()),
+            correlation_id: row.get("correlation_id"),
         }),
     }
 }
@@ -390,10 +405,11 @@ pub(crate) async fn give_back(
     let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
     let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
     let statement = connection.prepared(GIVE_BACK).await?;
-    Ok(connection
+    let changed = connection
         .client()
         .execute(&statement, &[&events, &handlers, &tokens])
-        .await?)
+        .await;
+    connection.checked(changed)
 }
 
 /// Leases past their end with the time they were held, locked for the transaction. `event` is
@@ -401,9 +417,14 @@ pub(crate) async fn give_back(
 pub(crate) async fn expired(
     transaction: &Transaction<'_>,
     handlers: &[i32],
-    limit: i64,
+    limit: usize,
 ) -> Result<Vec<(Lease, Duration)>, StoreError> {
-    let rows = transaction.query(EXPIRED, &[&handlers, &limit]).await?;
+    let rows = transaction
+        .query(
+            EXPIRED,
+            &[&handlers, &i64::try_from(limit).unwrap_or(i64::MAX)],
+        )
+        .await?;
     Ok(rows
         .iter()
         .map(|row| {
@@ -526,7 +547,6 @@ pub(crate) async fn payloads(
                         .unwrap_or(Timestamp::UNIX_EPOCH),
                     body: row.get(2),
                     headers: row.get(3),
-                    correlation_id: row.get(4),
                 },
             )
         })

@@ -92,3 +92,14 @@ fn class_text(code: &SqlState) -> &'static str {
         _ => "error",
     }
 }
+
+/// An error with its causes in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}

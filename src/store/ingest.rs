@@ -74,6 +74,7 @@ pub(crate) struct NewConflict<'a> {
 
 /// Begins the transaction and reserves the keys: per item its new event id, or `None` when the
 /// key is known.
+#[expect(clippy::too_many_lines, reason = "a table of columns, one line each")]
 pub(crate) async fn reserve<'c>(
     connection: &'c Connection,
     requests: &[NewRequest<'_>],

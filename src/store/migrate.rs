@@ -35,7 +35,7 @@ async fn locked(client: &mut tokio_postgres::Client) -> Result<Vec<String>, Stor
         .set_migration_table_name(HISTORY)
         .run_async(client)
         .await
-        .map_err(|error| StoreError::Migration(describe(&error)))?;
+        .map_err(|error| StoreError::Migration(super::error::chain(&error)))?;
     Ok(report
         .applied_migrations()
         .iter()
@@ -61,7 +61,7 @@ pub async fn pending(settings: &Settings) -> Result<Vec<String>, StoreError> {
             .set_migration_table_name(HISTORY)
             .get_applied_migrations_async(&mut client)
             .await
-            .map_err(|error| StoreError::Migration(describe(&error)))?
+            .map_err(|error| StoreError::Migration(super::error::chain(&error)))?
     } else {
         Vec::new()
     };
@@ -95,16 +95,6 @@ async fn client(
         .config
         .connect(tls::connector(settings)?)
         .await
-        .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
     Ok((client, tokio::spawn(async move { drop(connection.await) })))
-}
-
-fn describe(error: &refinery::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

@@ -14,7 +14,7 @@ const RETIRE: &str = include_str!("sql/handler_retire.sql");
 /// A configured name and what it was called before.
 #[derive(Debug)]
 pub(crate) struct Name<'a> {
-    pub(crate) name: &'a str,
+    pub(crate) now: &'a str,
     pub(crate) was: Option<&'a str>,
     /// A source's id recipe; empty for handlers.
     pub(crate) recipe: String,
@@ -155,8 +155,8 @@ impl Store {
         let connection = self.admin().await?;
         // Deliveries being settled are waited for as long as a handler may run.
         let limits = Limits {
-            lock: std::time::Duration::from_secs(60),
-            statement: std::time::Duration::from_secs(60),
+            lock: std::time::Duration::from_mins(1),
+            statement: std::time::Duration::from_mins(1),
             ..Limits::SHORT
         };
         let transaction = Transaction::begin(&connection, limits).await?;
@@ -199,21 +199,21 @@ async fn register_sources(
         if let Some(was) = name.was {
             // 0 rows: renamed already, by us earlier or by another node.
             transaction
-                .execute(SOURCE_RENAME, &[&was, &name.name])
+                .execute(SOURCE_RENAME, &[&was, &name.now])
                 .await?;
         }
         let rows = transaction
-            .query(SOURCE, &[&name.name, &name.recipe])
+            .query(SOURCE, &[&name.now, &name.recipe])
             .await?;
         let row = rows.first().ok_or_else(|| {
-            StoreError::NotFound(format!("source {:?} could not be registered", name.name))
+            StoreError::NotFound(format!("source {:?} could not be registered", name.now))
         })?;
         let stored: &str = row.get(2);
         if stored != name.recipe {
             return Err(StoreError::Refused(format!(
                 "source {:?}: its event ids are now built as {:?}, but the stored keys were built as {stored:?}; the same \
                  event would be taken for a new one. Restore the old settings, or register the sender under a new source name",
-                name.name, name.recipe
+                name.now, name.recipe
             )));
         }
         registered.push(Registered {
@@ -232,17 +232,17 @@ async fn register_handlers(
     for name in names {
         if let Some(was) = name.was {
             transaction
-                .execute(HANDLER_RENAME, &[&was, &name.name])
+                .execute(HANDLER_RENAME, &[&was, &name.now])
                 .await?;
         }
-        let rows = transaction.query(HANDLER, &[&name.name]).await?;
+        let rows = transaction.query(HANDLER, &[&name.now]).await?;
         let row = rows.first().ok_or_else(|| {
-            StoreError::NotFound(format!("handler {:?} could not be registered", name.name))
+            StoreError::NotFound(format!("handler {:?} could not be registered", name.now))
         })?;
         if row.get(2) {
             return Err(StoreError::Refused(format!(
                 "handler {:?} was retired; give the new one another name",
-                name.name
+                name.now
             )));
         }
         registered.push(Registered {

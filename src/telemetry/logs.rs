@@ -33,17 +33,20 @@ pub enum LogError {
 /// Writes log lines to stderr from now on.
 ///
 /// `filter` is a level or the syntax of `RUST_LOG`. Whatever it says, other crates are never heard
-/// below `info`: the PostgreSQL driver logs statement parameters, the HTTP server logs heads, and
+/// below `warn`: the PostgreSQL driver logs statement parameters, the HTTP server logs heads, and
 /// both would carry payloads. For the same reason records of the `log` facade, which that driver
-/// uses, are not taken up at all.
+/// uses, are not taken up at all. `actix_http` is not heard either: every stranger that sends broken
+/// HTTP would write an error line.
 ///
 /// # Errors
 ///
 /// [`LogError`]; nothing is set up then.
 pub fn start(filter: &str, form: Form) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter).map_err(|_| LogError::Filter(filter.to_owned()))?;
-    let quiet =
-        filter_fn(|metadata| *metadata.level() <= Level::INFO || is_ours(metadata.target()));
+    let quiet = filter_fn(|metadata| {
+        is_ours(metadata.target())
+            || (*metadata.level() <= Level::WARN && !metadata.target().starts_with("actix_http"))
+    });
     let lines = match form {
         Form::Json => fmt::layer()
             .json()
@@ -73,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_targets_are_heard_below_info() {
+    fn only_our_own_targets_are_heard_below_warn() {
         assert!(is_ours("oncehook"));
         assert!(is_ours("oncehook::ingest::queue"));
         assert!(!is_ours("oncehook_evil"));

@@ -51,7 +51,14 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         () = signals.stop() => return Ok(()),
         database = Database::open(context, &folder, args.fresh) => database?,
     };
-    let result = with_database(context, &args, &folder, database.url(), &mut signals).await;
+    let result = Box::pin(with_database(
+        context,
+        &args,
+        &folder,
+        database.url(),
+        &mut signals,
+    ))
+    .await;
     context.printer.note("stopping the database ...");
     // What went wrong first is what the user has to know.
     result.and(database.close().await)

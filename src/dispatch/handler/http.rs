@@ -158,9 +158,11 @@ fn headers(
     set("oncehook-attempt", &outgoing.lease.attempt().to_string())?;
     set(
         "oncehook-correlation-id",
-        &outgoing.payload.correlation_id.to_string(),
+        &outgoing.event.correlation_id.to_string(),
     )?;
     let mut signatures: Vec<String> = Vec::new();
+    // One time for all: the header that tells it is there once.
+    let now = Timestamp::now();
     if let Some(signer) = &handler.signer {
         for (label, secret) in &target.secrets {
             let signed = signer
@@ -169,7 +171,7 @@ fn headers(
                     "",
                     outgoing.effect_key.as_str(),
                     secret,
-                    Timestamp::now(),
+                    now,
                 )
                 .map_err(|error| format!("secret {label:?} cannot sign: {error}"))?;
             for (name, value) in signed.headers {
@@ -242,10 +244,10 @@ mod tests {
             headers.insert(RETRY_AFTER, value.parse().unwrap());
             retry_after(&headers, now)
         };
-        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read("120"), Some(Duration::from_mins(2)));
         assert_eq!(
             read("Wed, 02 Dec 2026 06:01:00 GMT"),
-            Some(Duration::from_secs(60))
+            Some(Duration::from_mins(1))
         );
         assert_eq!(read("Wed, 02 Dec 2026 05:00:00 GMT"), None);
         assert_eq!(read("soon"), None);

@@ -32,7 +32,7 @@ pub struct HandlerSpec {
     pub timeout: Duration,
     /// How long a claim holds. For `http` longer than `timeout`, so that no call outlives it.
     pub lease: Duration,
-    /// Deliveries settled per transaction (transactional kinds), 1 to 50.
+    /// Deliveries settled per transaction (transactional kinds), 1 to 1,000.
     pub batch: u16,
     /// Calls in flight per node (`http`).
     pub concurrency: u16,
@@ -43,7 +43,7 @@ impl HandlerSpec {
     pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
         let timeout = Duration::from_secs(10);
         let lease = match kind {
-            HandlerKind::Http(_) => timeout + Duration::from_secs(60),
+            HandlerKind::Http(_) => timeout + Duration::from_mins(1),
             HandlerKind::Sql { .. } | HandlerKind::Function(_) => Duration::from_secs(30),
         };
         Self {

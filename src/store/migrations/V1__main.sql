@@ -56,8 +56,7 @@ CREATE TABLE oncehook.request (
   path           text COLLATE "C" NOT NULL,
   query          text COLLATE "C",
   peer           inet,
-  secret_label   text COLLATE "C" NOT NULL,
-  correlation_id uuid NOT NULL
+  secret_label   text COLLATE "C" NOT NULL
 ) PARTITION BY RANGE (id);
 
 -- lz4 takes a third of pglz's time; a server built without it keeps its default.
@@ -81,6 +80,7 @@ CREATE TABLE oncehook.event (
   account      text COLLATE "C",
   mode         text COLLATE "C",
   occurred_at  timestamptz,
+  correlation_id uuid NOT NULL,
   state        text COLLATE "C" CHECK (state IN ('unreadable', 'ignored', 'unrecognized')),
   state_reason text COLLATE "C",
   routes       int[] NOT NULL
@@ -276,7 +276,7 @@ BEGIN
     BEGIN
       IF answers_json THEN
         EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
-        IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') THEN
+        IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') OR jsonb_typeof(answer -> 'result') = 'null' THEN
           -- Not done: what this try wrote goes with its block; the answer stays.
           RAISE EXCEPTION 'not done' USING ERRCODE = 'OHRET';
         END IF;

@@ -19,5 +19,5 @@ WITH claimed AS (
   RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.suspect, d.losses_alone, d.losses, d.lease_token,
             extract(epoch FROM clock_timestamp() - d.first_try_at)::float8 AS since_first
 )
-SELECT c.*, e.source_id, e.key, e.type, e.entity, e.occurred_at
-  FROM claimed c LEFT JOIN LATERAL (SELECT source_id, key, type, entity, occurred_at FROM oncehook.event WHERE id = c.event_id LIMIT 1) e ON true
+SELECT c.*, e.source_id, e.key, e.type, e.entity, e.occurred_at, e.correlation_id
+  FROM claimed c LEFT JOIN LATERAL (SELECT source_id, key, type, entity, occurred_at, correlation_id FROM oncehook.event WHERE id = c.event_id LIMIT 1) e ON true

@@ -22,14 +22,14 @@ WITH req AS MATERIALIZED (
   ON CONFLICT DO NOTHING
   RETURNING event_id
 ), stored_request AS (
-  INSERT INTO oncehook.request (id, received_at, source_id, body, headers, method, path, query, peer, secret_label, correlation_id)
-  SELECT id, now(), source_id, body, headers, method, path, query, peer::inet, secret_label, correlation_id
+  INSERT INTO oncehook.request (id, received_at, source_id, body, headers, method, path, query, peer, secret_label)
+  SELECT id, now(), source_id, body, headers, method, path, query, peer::inet, secret_label
     FROM req WHERE EXISTS (SELECT FROM item JOIN won USING (event_id) WHERE item.request_no = req.no)
 ), stored_event AS (
   INSERT INTO oncehook.event (id, request_id, item_offset, item_length, source_id, key, provider_id, type, entity, account, mode,
-                              occurred_at, state, state_reason, routes)
+                              occurred_at, correlation_id, state, state_reason, routes)
   SELECT item.event_id, req.id, item_offset, item_length, item.source_id, key, provider_id, type, entity, account, mode,
-         occurred_at, state, state_reason, routes::int[]
+         occurred_at, req.correlation_id, state, state_reason, routes::int[]
     FROM item JOIN won USING (event_id) JOIN req ON req.no = item.request_no
 ), fanned_out AS (
   INSERT INTO oncehook.delivery (event_id, handler_id)

@@ -77,7 +77,7 @@ pub(crate) fn every() -> Vec<Pattern> {
 /// The same handler with retries after milliseconds.
 pub(crate) fn quick(mut spec: HandlerSpec) -> HandlerSpec {
     spec.policy.retry = RetryPolicy {
-        span: Duration::from_secs(60),
+        span: Duration::from_mins(1),
         first: Duration::from_millis(20),
         max: Duration::from_millis(100),
     };
@@ -206,6 +206,7 @@ impl Inbox {
 }
 
 /// A live Stripe event.
+#[expect(clippy::needless_pass_by_value, reason = "reads well with json!")]
 pub(crate) fn event(id: &str, event_type: &str, object: Value) -> Value {
     serde_json::json!({
         "id": id, "object": "event", "type": event_type, "livemode": true, "created": 1_764_655_200,

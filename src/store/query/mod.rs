@@ -1,0 +1,256 @@
+//! What people ask: one event's timeline, lists of events.
+
+mod find;
+mod list;
+mod timeline;
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::domain::Digest;
+
+use super::StoreError;
+use super::connection::Connection;
+
+pub(crate) use find::Found;
+
+/// Largest page.
+pub const PAGE_MAX: u16 = 500;
+
+/// One line of an event list.
+#[derive(Debug, Clone, Serialize)]
+pub struct EventSummary {
+    /// oncehook's id.
+    pub event_id: Uuid,
+    /// Source name.
+    pub source: String,
+    /// Event key.
+    pub key: String,
+    /// Provider's event type.
+    #[serde(rename = "type")]
+    pub event_type: Option<String>,
+    /// Business object.
+    pub entity: Option<String>,
+    /// `unreadable`, `ignored`, `unrecognized`, `pending`, `dead`, `failed` or `succeeded`.
+    pub state: String,
+    /// When it was first received, database clock.
+    pub received_at: Timestamp,
+    /// When it happened, provider's clock.
+    pub occurred_at: Option<Timestamp>,
+}
+
+/// One page of events, newest first.
+#[derive(Debug, Clone, Serialize)]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<EventSummary>,
+    /// Pass as `before` for the next page; `None` on the last.
+    pub next: Option<String>,
+}
+
+/// Filters of an event list; all given ones must hold.
+#[derive(Debug, Clone, Default)]
+pub struct EventFilter {
+    /// Source name.
+    pub source: Option<String>,
+    /// Event type, `*` for any run of characters.
+    pub event_type: Option<String>,
+    /// State word as in [`EventSummary::state`].
+    pub state: Option<String>,
+    /// Keyset position: events older than this id.
+    pub before: Option<Uuid>,
+    /// Page size, 1 to 500.
+    pub limit: u16,
+}
+
+/// Everything known about one event, for `show` and `GET /v1/events/{source}/{key}`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Timeline {
+    /// The event itself.
+    #[serde(flatten)]
+    pub event: EventSummary,
+    /// The provider's own id.
+    pub provider_id: Option<String>,
+    /// Connected account, if not the source's own.
+    pub account: Option<String>,
+    /// `live`, `test`, `unknown`.
+    pub mode: Option<String>,
+    /// Why it is in the state it was stored with (unreadable, ignored).
+    pub state_reason: Option<String>,
+    /// SHA-256 of the item, hex.
+    pub raw_digest: String,
+    /// Correlation id of the request that brought it.
+    pub correlation_id: Option<String>,
+    /// The first request that brought it; `None` once the payload was dropped.
+    pub request: Option<RequestInfo>,
+    /// Later copies: one entry per batch of duplicates.
+    pub receipts: Vec<ReceiptInfo>,
+    /// How often it was received, the first time included.
+    pub received_count: i64,
+    /// Unfinished work.
+    pub deliveries: Vec<DeliveryInfo>,
+    /// Finished runs.
+    pub outcomes: Vec<OutcomeInfo>,
+    /// Failed and lost tries.
+    pub attempts: Vec<AttemptInfo>,
+    /// Other content that came under this key.
+    pub conflicts: Vec<ConflictInfo>,
+    /// What operators did.
+    pub audit: Vec<AuditInfo>,
+}
+
+/// The stored request.
+#[derive(Debug, Clone, Serialize)]
+pub struct RequestInfo {
+    /// When it arrived.
+    pub received_at: Timestamp,
+    /// Bytes of the body.
+    pub body_bytes: i64,
+    /// Label of the secret that verified it.
+    pub secret_label: Option<String>,
+    /// Peer address.
+    pub peer: Option<String>,
+    /// Path of the request.
+    pub path: Option<String>,
+    /// Stored headers, allow-listed.
+    pub headers: serde_json::Value,
+}
+
+/// A batch of duplicates.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReceiptInfo {
+    /// When.
+    pub received_at: Timestamp,
+    /// How many copies.
+    pub count: i32,
+    /// Label of the secret that verified them.
+    pub secret_label: Option<String>,
+}
+
+/// An unfinished (event, handler).
+#[derive(Debug, Clone, Serialize)]
+pub struct DeliveryInfo {
+    /// Handler name.
+    pub handler: String,
+    /// Run number, from 1.
+    pub run: i16,
+    /// `ready` or `leased`.
+    pub state: String,
+    /// Recorded failures of this run.
+    pub failures: i16,
+    /// A lease was lost before.
+    pub suspect: bool,
+    /// When it is due.
+    pub run_at: Timestamp,
+    /// End of the lease.
+    pub lease_until: Option<Timestamp>,
+    /// The stable id sent with outside effects.
+    pub effect_key: String,
+}
+
+/// A finished run.
+#[derive(Debug, Clone, Serialize)]
+pub struct OutcomeInfo {
+    /// Handler name.
+    pub handler: String,
+    /// Run number.
+    pub run: i16,
+    /// `succeeded`, `failed`, `skipped`, `dead`, `cancelled`.
+    pub result: String,
+    /// `handler` or `operator`.
+    pub decided_by: String,
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// What it made.
+    pub resource: Option<String>,
+    /// Tries of the run.
+    pub attempts: i32,
+    /// When.
+    pub finished_at: Timestamp,
+    /// The stable id sent with outside effects.
+    pub effect_key: String,
+}
+
+/// A failed or lost try.
+#[derive(Debug, Clone, Serialize)]
+pub struct AttemptInfo {
+    /// Handler name.
+    pub handler: String,
+    /// Run number.
+    pub run: i16,
+    /// `retry`, `permanent`, `lost`, `evidence`.
+    pub verdict: String,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// When it began.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Timestamp,
+}
+
+/// Other content under a known key.
+#[derive(Debug, Clone, Serialize)]
+pub struct ConflictInfo {
+    /// When it was first seen.
+    pub seen_at: Timestamp,
+    /// Digest of the first copy, hex.
+    pub first_digest: String,
+    /// Digest of this copy, hex.
+    pub raw_digest: String,
+}
+
+/// An operator's action.
+#[derive(Debug, Clone, Serialize)]
+pub struct AuditInfo {
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub actor: String,
+    /// What.
+    pub action: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// What `replay` did or would do for one (event, handler).
+#[derive(Debug, Clone, Serialize)]
+pub struct Replayed {
+    /// Source name.
+    pub source: String,
+    /// Event key.
+    pub key: String,
+    /// Handler name.
+    pub handler: String,
+    /// The new run.
+    pub run: i16,
+    /// The new run's effect key.
+    pub effect_key: String,
+}
+
+async fn query(
+    connection: &Connection,
+    sql: &'static str,
+    params: super::transaction::Params<'_>,
+) -> Result<Vec<Row>, StoreError> {
+    let statement = connection.prepared(sql).await?;
+    Ok(connection.client().query(&statement, params).await?)
+}
+
+fn time_opt(row: &Row, column: &str) -> Option<Timestamp> {
+    row.get::<_, Option<SystemTime>>(column)
+        .and_then(|at| Timestamp::try_from(at).ok())
+}
+
+fn time(row: &Row, column: &str) -> Timestamp {
+    time_opt(row, column).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn hex_of(row: &Row, column: &str) -> String {
+    Digest::from_bytes(row.get(column))
+        .map(|digest| digest.hex())
+        .unwrap_or_default()
+}

@@ -1,0 +1,169 @@
+//! Everything known about one event.
+
+use tokio_postgres::Row;
+
+use crate::domain::EffectKey;
+
+use super::super::connection::Connection;
+use super::super::{Store, StoreError};
+use super::{
+    AttemptInfo, AuditInfo, ConflictInfo, DeliveryInfo, EventSummary, Found, OutcomeInfo,
+    ReceiptInfo, RequestInfo, Timeline, hex_of, query, time, time_opt,
+};
+
+const ONE: &str = include_str!("../sql/event_one.sql");
+const STATE: &str = include_str!("../sql/event_state.sql");
+const RECEIPTS: &str = include_str!("../sql/timeline_receipts.sql");
+const DELIVERIES: &str = include_str!("../sql/timeline_deliveries.sql");
+const OUTCOMES: &str = include_str!("../sql/timeline_outcomes.sql");
+const ATTEMPTS: &str = include_str!("../sql/timeline_attempts.sql");
+const CONFLICTS: &str = include_str!("../sql/timeline_conflicts.sql");
+const AUDIT: &str = include_str!("../sql/timeline_audit.sql");
+
+impl Store {
+    /// Everything about one event. `key` may also be the provider's id when unambiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] when there is none, [`StoreError::Refused`] when ambiguous.
+    pub async fn timeline(&self, source: &str, key: &str) -> Result<Timeline, StoreError> {
+        let found = self.find(source, key).await?;
+        let connection: &Connection = &*self.admin().await?;
+        let id = found.event_id;
+        let one = query(connection, ONE, &[&id]).await?;
+        let one = one.first();
+        let text = |column: &str| one.and_then(|row| row.get::<_, Option<String>>(column));
+        let derived: Option<String> = query(connection, STATE, &[&id])
+            .await?
+            .first()
+            .and_then(|row| row.get(0));
+        let receipts = query(connection, RECEIPTS, &[&id]).await?;
+        let deliveries = query(connection, DELIVERIES, &[&id]).await?;
+        let outcomes = query(connection, OUTCOMES, &[&id]).await?;
+        let attempts = query(connection, ATTEMPTS, &[&id]).await?;
+        let conflicts = query(
+            connection,
+            CONFLICTS,
+            &[&found.source_id, &found.key.as_str()],
+        )
+        .await?;
+        let audit = query(connection, AUDIT, &[&id.to_string()]).await?;
+        Ok(Timeline {
+            event: EventSummary {
+                event_id: id,
+                source: source.to_owned(),
+                key: found.key.as_str().to_owned(),
+                event_type: text("type"),
+                entity: text("entity"),
+                state: derived
+                    .or_else(|| text("state"))
+                    .unwrap_or_else(|| "unrecognized".to_owned()),
+                received_at: found.first_seen,
+                occurred_at: one.and_then(|row| time_opt(row, "occurred_at")),
+            },
+            provider_id: text("provider_id"),
+            account: text("account"),
+            mode: text("mode"),
+            state_reason: text("state_reason"),
+            raw_digest: found.raw_digest.clone(),
+            correlation_id: text("correlation_id"),
+            request: one.and_then(request),
+            received_count: 1 + receipts.first().map_or(0, |row| row.get::<_, i64>("total")),
+            receipts: receipts.iter().map(receipt).collect(),
+            deliveries: deliveries.iter().map(|row| delivery(&found, row)).collect(),
+            outcomes: outcomes.iter().map(|row| outcome(&found, row)).collect(),
+            attempts: attempts.iter().map(attempt).collect(),
+            conflicts: conflicts.iter().map(conflict).collect(),
+            audit: audit.iter().map(action).collect(),
+        })
+    }
+}
+
+/// `None` once the payload was dropped.
+fn request(row: &Row) -> Option<RequestInfo> {
+    Some(RequestInfo {
+        received_at: time_opt(row, "received_at")?,
+        body_bytes: row.get::<_, Option<i64>>("body_bytes")?,
+        secret_label: row.get("secret_label"),
+        peer: row.get("peer"),
+        path: row.get("path"),
+        headers: row
+            .get::<_, Option<&[u8]>>("headers")
+            .and_then(|bytes| serde_json::from_slice(bytes).ok())
+            .unwrap_or_default(),
+    })
+}
+
+fn receipt(row: &Row) -> ReceiptInfo {
+    ReceiptInfo {
+        received_at: time(row, "received_at"),
+        count: row.get("count"),
+        secret_label: row.get("secret_label"),
+    }
+}
+
+fn delivery(found: &Found, row: &Row) -> DeliveryInfo {
+    DeliveryInfo {
+        handler: row.get("name"),
+        run: row.get("run"),
+        state: row.get("state"),
+        failures: row.get("failures"),
+        suspect: row.get("suspect"),
+        run_at: time(row, "run_at"),
+        lease_until: time_opt(row, "lease_until"),
+        effect_key: effect_key(found, row),
+    }
+}
+
+fn outcome(found: &Found, row: &Row) -> OutcomeInfo {
+    OutcomeInfo {
+        handler: row.get("name"),
+        run: row.get("run"),
+        result: row.get("result"),
+        decided_by: row.get("decided_by"),
+        reason: row.get("reason"),
+        resource: row.get("resource"),
+        attempts: row.get("attempts"),
+        finished_at: time(row, "finished_at"),
+        effect_key: effect_key(found, row),
+    }
+}
+
+fn effect_key(found: &Found, row: &Row) -> String {
+    EffectKey::derive(
+        &found.source_first_name,
+        &found.key,
+        row.get("first_name"),
+        row.get("generation"),
+    )
+    .as_str()
+    .to_owned()
+}
+
+fn attempt(row: &Row) -> AttemptInfo {
+    AttemptInfo {
+        handler: row.get("name"),
+        run: row.get("run"),
+        verdict: row.get("verdict"),
+        error: row.get("error"),
+        started_at: time_opt(row, "started_at"),
+        ended_at: time(row, "ended_at"),
+    }
+}
+
+fn conflict(row: &Row) -> ConflictInfo {
+    ConflictInfo {
+        seen_at: time(row, "seen_at"),
+        first_digest: hex_of(row, "first_digest"),
+        raw_digest: hex_of(row, "raw_digest"),
+    }
+}
+
+fn action(row: &Row) -> AuditInfo {
+    AuditInfo {
+        at: time(row, "at"),
+        actor: row.get("actor"),
+        action: row.get("action"),
+        reason: row.get("reason"),
+    }
+}
