@@ -205,3 +205,51 @@ async fn f31_a_handler_added_later_runs_what_it_missed_and_nothing_else() {
     assert_eq!(missed(false).await, 0);
     until_booked(&inbox.db, 2).await;
 }
+
+#[tokio::test]
+async fn f47_a_dead_letter_stays_dead_through_redeliveries_until_it_is_replayed() {
+    let db = Arc::new(TestDb::new().await);
+    db.execute(LEDGER).await;
+    db.execute(
+        "CREATE TABLE app.switch (good bool); INSERT INTO app.switch VALUES (false);
+         CREATE FUNCTION app.maybe(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+           PERFORM app.book(event);
+           IF NOT (SELECT good FROM app.switch) THEN RAISE EXCEPTION 'no account' USING ERRCODE = 'OH001'; END IF;
+         END $$",
+    )
+    .await;
+    let handler = vec![inbox::sql("ledger", "app.maybe")];
+    let inbox = Inbox::on(db, calls::sources(), handler, Some(inbox::dispatch())).await;
+    let call = calls::stripe_event("evt_1");
+    let first = call.to(inbox.public).await;
+    let (result, dead) = inbox.until_outcome("evt_1", "ledger").await;
+    assert_eq!((first.status, result.as_str()), (200, "dead"));
+    for received in [2, 3] {
+        let again = call.to(inbox.public).await;
+        assert!(again.replayed() && again.body == first.body);
+        let timeline = inbox.timeline("evt_1").await;
+        assert_eq!(timeline.received_count, received);
+        assert_eq!(
+            (timeline.event.state.as_str(), timeline.deliveries.len()),
+            ("dead", 0)
+        );
+        assert_eq!(timeline.outcomes.len(), 1, "no silent restart");
+    }
+    inbox.db.execute("UPDATE app.switch SET good = true").await;
+    let request = ReplayRequest {
+        source: "stripe".into(),
+        key: "evt_1".into(),
+        handler: "ledger".into(),
+        force: false,
+        expected_run: Some(1),
+        reason: "the account is there now".into(),
+        actor: "test".into(),
+    };
+    let replayed = inbox.engine.store().replay(&request).await.unwrap();
+    assert_eq!(replayed.effect_key, dead.outcomes[0].effect_key);
+    let (result, _) = inbox.until_run("evt_1", "ledger", 2).await;
+    assert_eq!(result, "succeeded");
+    assert!(call.to(inbox.public).await.replayed());
+    until_booked(&inbox.db, 1).await;
+    assert_eq!(inbox.db.count("outcome").await, 2);
+}
