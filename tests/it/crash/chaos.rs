@@ -42,8 +42,7 @@ async fn two_nodes_under_sigkill_and_restarts_book_each_event_once() {
     let clients = send_from_clients(&app, &second, &allowance);
     fire(&cluster, &mut app, &mut second, &allowance).await;
     allowance.add_permits(EVENTS + COPIES);
-    let acknowledged: BTreeSet<String> =
-        clients.join_all().await.into_iter().flatten().collect();
+    let acknowledged: BTreeSet<String> = clients.join_all().await.into_iter().flatten().collect();
 
     assert_eq!(acknowledged.len(), EVENTS);
     until("nothing is left to do", async || {
@@ -67,7 +66,12 @@ fn send_from_clients(
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
         let nodes = [Sender::to(first), Sender::to(second)];
-        let mut share: Vec<usize> = numbers.iter().copied().skip(client).step_by(CLIENTS).collect();
+        let mut share: Vec<usize> = numbers
+            .iter()
+            .copied()
+            .skip(client)
+            .step_by(CLIENTS)
+            .collect();
         // Copies are spread over the whole time.
         share.sort_by_key(|n| (n * 31) % 101);
         let allowance = Arc::clone(allowance);
@@ -91,12 +95,7 @@ fn send_from_clients(
 }
 
 /// What happens meanwhile. Each fault waits until senders have got on a little.
-async fn fire(
-    cluster: &OwnCluster,
-    first: &mut TestApp,
-    second: &mut Node,
-    allowance: &Semaphore,
-) {
+async fn fire(cluster: &OwnCluster, first: &mut TestApp, second: &mut Node, allowance: &Semaphore) {
     let until_more = async |requests: usize| {
         allowance.add_permits(requests);
         until("senders get on", async || {

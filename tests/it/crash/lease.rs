@@ -30,8 +30,10 @@ async fn until_reaped(db: &TestDb) {
         )
         .await;
     until("a reaper takes what is over", async || {
-        db.count(&format!("attempt WHERE verdict = 'lost' AND event_id = '{id}'"))
-            .await
+        db.count(&format!(
+            "attempt WHERE verdict = 'lost' AND event_id = '{id}'"
+        ))
+        .await
             == 1
     })
     .await;
@@ -134,7 +136,10 @@ async fn f43_an_answer_that_comes_after_the_lease_is_kept_as_evidence_only() {
         .map(|r| r.header("Idempotency-Key").unwrap().to_owned())
         .collect();
     assert_eq!(keys.len(), 2);
-    assert_eq!(keys[0], keys[1], "the receiver can tell that it is one effect");
+    assert_eq!(
+        keys[0], keys[1],
+        "the receiver can tell that it is one effect"
+    );
 }
 
 #[tokio::test]
@@ -159,7 +164,11 @@ async fn f44_a_reaper_passes_over_what_is_being_settled() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 1);
     assert!(verdicts(&app, "evt_1").await.is_empty());
-    assert_eq!(metric(&second, LOST).await, Some(1.0), "the one made by hand");
+    assert_eq!(
+        metric(&second, LOST).await,
+        Some(1.0),
+        "the one made by hand"
+    );
     drop(sent.await);
 }
 
@@ -180,12 +189,17 @@ async fn f44_work_completed_between_the_reapers_choice_and_its_write_stays_compl
     // Nobody can write the history, so the reaper chooses, then waits and gives up.
     let mut blocker = app.db.client().await;
     let hold = blocker.transaction().await.unwrap();
-    hold.batch_execute("LOCK TABLE oncehook.attempt IN SHARE MODE").await.unwrap();
+    hold.batch_execute("LOCK TABLE oncehook.attempt IN SHARE MODE")
+        .await
+        .unwrap();
     end_leases(&app.db).await;
     app.until_logged("reaper failed").await;
     answer.open();
     let outcome = app.until_outcome("stripe", "evt_1", "ledger").await;
-    assert_eq!((&outcome["result"], &outcome["attempts"]), (&"succeeded".into(), &1.into()));
+    assert_eq!(
+        (&outcome["result"], &outcome["attempts"]),
+        (&"succeeded".into(), &1.into())
+    );
     hold.rollback().await.unwrap();
     assert!(verdicts(&app, "evt_1").await.is_empty());
     assert_eq!(metric(&app, LOST).await, None, "no lease was lost");
@@ -213,7 +227,9 @@ async fn f45_a_node_leaves_deliveries_of_handlers_it_does_not_know_alone() {
     let (without, _) = whole.split_once("[[handler]]\nname = \"other\"").unwrap();
     let second = app.another_node_with(without).await;
     until_metric(&second, "oncehook_deliveries_unknown_handler", |n| n > 0.0).await;
-    second.until_logged("handlers that this node does not know").await;
+    second
+        .until_logged("handlers that this node does not know")
+        .await;
     for key in ["evt_1", "evt_2"] {
         second.until_outcome("stripe", key, "ledger").await;
     }
@@ -229,6 +245,9 @@ async fn f45_a_node_leaves_deliveries_of_handlers_it_does_not_know_alone() {
         let outcome = app.until_outcome("stripe", key, "other").await;
         assert_eq!(outcome["result"], "succeeded");
     }
-    until("nothing is left", async || app.db.count("delivery").await == 0).await;
+    until("nothing is left", async || {
+        app.db.count("delivery").await == 0
+    })
+    .await;
     assert_eq!(booked(&app.db, "evt_2").await, 2, "once for each handler");
 }

@@ -198,8 +198,10 @@ pub(crate) async fn until_booked_once(node: &Node, db: &TestDb, key: &str) -> Va
 
 /// Every lease ends now, as if its time had passed.
 pub(crate) async fn end_leases(db: &TestDb) {
-    db.execute("UPDATE oncehook.delivery SET lease_until = now() - interval '1 ms' WHERE state = 'leased'")
-        .await;
+    db.execute(
+        "UPDATE oncehook.delivery SET lease_until = now() - interval '1 ms' WHERE state = 'leased'",
+    )
+    .await;
 }
 
 /// A number of `/metrics`; a sum over its labels.

@@ -24,7 +24,8 @@ async fn kill_while_poison_runs(app: &mut TestApp) -> usize {
     let mut kills = 0;
     loop {
         let pid = until_some("the poison event runs or is finished", async || {
-            let running = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 7002 AND granted
+            let running =
+                "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 7002 AND granted
                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
             if let Some(pid) = app.db.all::<i32>(running).await.first() {
                 return Some(Some(*pid));
@@ -67,7 +68,10 @@ async fn f48_a_poison_event_among_49_good_ones_dies_alone_after_three_losses() {
     assert_eq!(kills, 4, "once among others, three times alone");
     let outcome = app.until_outcome("stripe", "evt_poison", "ledger").await;
     assert_eq!(outcome["result"], "dead");
-    assert!(outcome["reason"].as_str().unwrap().contains("poison"), "{outcome}");
+    assert!(
+        outcome["reason"].as_str().unwrap().contains("poison"),
+        "{outcome}"
+    );
     assert_eq!(verdicts(&app, "evt_poison").await, ["lost"; 4]);
     assert_eq!(booked(&app.db, "evt_poison").await, 0);
     for n in 0..49 {
@@ -101,7 +105,10 @@ async fn f48_an_event_that_ends_its_backend_is_dead_and_its_neighbours_are_done(
     // Nobody waits for a lease of an hour: the node gives its own back.
     let outcome = app.until_outcome("stripe", "evt_poison", "ledger").await;
     assert_eq!(outcome["result"], "dead");
-    assert!(outcome["reason"].as_str().unwrap().contains("poison"), "{outcome}");
+    assert!(
+        outcome["reason"].as_str().unwrap().contains("poison"),
+        "{outcome}"
+    );
     assert_eq!(verdicts(&app, "evt_poison").await, ["lost"; 4]);
     for n in 0..20 {
         until_booked_once(&app, &app.db, &format!("evt_{n}")).await;

@@ -47,8 +47,16 @@ async fn f48_one_bad_event_among_100_delays_no_good_one_and_is_tried_no_more_whe
         .execute("UPDATE oncehook.delivery SET run_at = now()")
         .await;
     let outcome = app.until_outcome("stripe", "evt_bad", "ledger").await;
-    assert_eq!((&outcome["result"], &outcome["attempts"]), (&json!("dead"), &json!(12)));
-    assert!(outcome["reason"].as_str().unwrap().contains("retry budget spent"));
+    assert_eq!(
+        (&outcome["result"], &outcome["attempts"]),
+        (&json!("dead"), &json!(12))
+    );
+    assert!(
+        outcome["reason"]
+            .as_str()
+            .unwrap()
+            .contains("retry budget spent")
+    );
     assert_eq!(app.db.count("delivery").await, 0);
     // Its failure made no event and no work, and it stays as it is.
     assert_eq!(app.db.count("event").await, 100);
@@ -86,7 +94,10 @@ async fn f49_a_thousand_failures_at_once_come_back_spread_over_the_whole_delay()
     let within = |from: f64, to: f64| delays.iter().filter(|d| (from..to).contains(*d)).count();
     // The two times are written some milliseconds apart.
     assert_eq!(within(-1.0, 1_001.0), 1_000, "none beyond the cap");
-    let tenths: Vec<usize> = (0..10).map(f64::from).map(|n| within(n * 100.0, (n + 1.0) * 100.0)).collect();
+    let tenths: Vec<usize> = (0..10)
+        .map(f64::from)
+        .map(|n| within(n * 100.0, (n + 1.0) * 100.0))
+        .collect();
     assert!(tenths.iter().all(|n| (50..=150).contains(n)), "{tenths:?}");
 }
 
@@ -105,20 +116,34 @@ async fn f50_an_event_that_comes_before_its_object_is_done_when_the_object_is_th
         .sql_handler("ledger", "app.pay", QUICK)
         .start()
         .await;
-    put(&app, &event("evt_1", "charge.succeeded", json!({"order": "o_1", "amount": 5}))).await;
+    put(
+        &app,
+        &event(
+            "evt_1",
+            "charge.succeeded",
+            json!({"order": "o_1", "amount": 5}),
+        ),
+    )
+    .await;
     until("it has failed twice", async || {
         verdicts(&app, "evt_1").await.len() >= 2
     })
     .await;
     assert_eq!(booked(&app.db, "evt_1").await, 0);
-    app.db.execute("INSERT INTO app.orders VALUES ('o_1')").await;
+    app.db
+        .execute("INSERT INTO app.orders VALUES ('o_1')")
+        .await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert!(app.db.one::<bool>("SELECT paid FROM app.orders").await);
 }
 
 /// A subscription's state at a second.
 fn subscription(event_id: &str, object: &str, state: &str, at_s: i64) -> Value {
-    let mut event = event(event_id, "customer.subscription.updated", json!({"id": object, "status": state}));
+    let mut event = event(
+        event_id,
+        "customer.subscription.updated",
+        json!({"id": object, "status": state}),
+    );
     event["created"] = at_s.into();
     event
 }
@@ -142,8 +167,10 @@ async fn f51_a_handler_that_compares_occurred_at_ends_with_the_newest_state_in_a
         .start()
         .await;
     let at = 1_764_655_200;
-    let created = |n: usize| subscription(&format!("evt_c{n}"), &format!("sub_{n}"), "incomplete", at);
-    let updated = |n: usize| subscription(&format!("evt_u{n}"), &format!("sub_{n}"), "active", at + 1);
+    let created =
+        |n: usize| subscription(&format!("evt_c{n}"), &format!("sub_{n}"), "incomplete", at);
+    let updated =
+        |n: usize| subscription(&format!("evt_u{n}"), &format!("sub_{n}"), "active", at + 1);
     // In order, out of order, and many at once.
     put(&app, &created(0)).await;
     app.until_outcome("stripe", "evt_c0", "ledger").await;
@@ -151,7 +178,13 @@ async fn f51_a_handler_that_compares_occurred_at_ends_with_the_newest_state_in_a
     put(&app, &updated(1)).await;
     app.until_outcome("stripe", "evt_u1", "ledger").await;
     put(&app, &created(1)).await;
-    let together = (2..30).flat_map(|n| if n % 2 == 0 { [created(n), updated(n)] } else { [updated(n), created(n)] });
+    let together = (2..30).flat_map(|n| {
+        if n % 2 == 0 {
+            [created(n), updated(n)]
+        } else {
+            [updated(n), created(n)]
+        }
+    });
     let sender = super::Sender::to(&app);
     let sent: Vec<_> = together.map(|event| sender.spawn(event)).collect();
     for sent in sent {
@@ -163,10 +196,19 @@ async fn f51_a_handler_that_compares_occurred_at_ends_with_the_newest_state_in_a
     .await;
     let states = "app.subscription WHERE status = 'active'";
     assert_eq!(app.db.count(states).await, 30);
-    assert_eq!(app.until_outcome("stripe", "evt_u0", "ledger").await["result"], "succeeded");
+    assert_eq!(
+        app.until_outcome("stripe", "evt_u0", "ledger").await["result"],
+        "succeeded"
+    );
     let stale = app.until_outcome("stripe", "evt_c1", "ledger").await;
-    assert_eq!((&stale["result"], &stale["reason"]), (&json!("skipped"), &json!("stale")));
+    assert_eq!(
+        (&stale["result"], &stale["reason"]),
+        (&json!("skipped"), &json!("stale"))
+    );
     // What was written and what was stale adds up.
     let writes: i64 = app.db.one("SELECT sum(writes) FROM app.subscription").await;
-    assert_eq!(writes + app.db.count("outcome WHERE result = 'skipped'").await, 60);
+    assert_eq!(
+        writes + app.db.count("outcome WHERE result = 'skipped'").await,
+        60
+    );
 }

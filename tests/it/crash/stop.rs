@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use crate::support::{Action, until};
 
 use super::{
-    Barrier, QUICK, Sender, begin_handling, booked, end_leases, held_booking, paid,
-    proxied, put, storing_ledger, until_booked_once, verdicts,
+    Barrier, QUICK, Sender, begin_handling, booked, end_leases, held_booking, paid, proxied, put,
+    storing_ledger, until_booked_once, verdicts,
 };
 
 #[tokio::test]
@@ -54,10 +54,17 @@ async fn a_handler_that_outlasts_the_grace_is_abandoned_and_run_again() {
     barrier.until_waited(&app.db).await;
     let start = Instant::now();
     assert_eq!(app.stop().await.code(), Some(0));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
     barrier.open().await;
     let second = app.another_node().await;
-    until("its transaction is over", async || booked(&app.db, "evt_1").await == 0).await;
+    until("its transaction is over", async || {
+        booked(&app.db, "evt_1").await == 0
+    })
+    .await;
     end_leases(&app.db).await;
     until_booked_once(&second, &app.db, "evt_1").await;
 }
@@ -83,15 +90,29 @@ async fn ended_under_load_a_node_loses_nothing_and_the_other_goes_on() {
             acknowledged
         });
     }
-    until("work is done under load", async || app.db.count("outcome").await > 50).await;
+    until("work is done under load", async || {
+        app.db.count("outcome").await > 50
+    })
+    .await;
     assert_eq!(app.stop().await.code(), Some(0));
     let acknowledged: Vec<String> = senders.join_all().await.into_iter().flatten().collect();
-    until("the other node finishes it", async || app.db.count("delivery").await == 0).await;
+    until("the other node finishes it", async || {
+        app.db.count("delivery").await == 0
+    })
+    .await;
     for key in &acknowledged {
         assert_eq!(booked(&app.db, key).await, 1, "{key}");
     }
-    assert_eq!(app.db.count("app.ledger").await, app.db.count("event").await);
-    assert_eq!(app.db.count("outcome WHERE result <> 'succeeded' OR attempts > 1").await, 0);
+    assert_eq!(
+        app.db.count("app.ledger").await,
+        app.db.count("event").await
+    );
+    assert_eq!(
+        app.db
+            .count("outcome WHERE result <> 'succeeded' OR attempts > 1")
+            .await,
+        0
+    );
     drop(second);
 }
 
@@ -105,7 +126,10 @@ async fn f39_nothing_is_begun_before_its_commit_and_nothing_that_was_rolled_back
         .database_url(&url)
         .start()
         .await;
-    let toml = app.toml().replace(&url, &app.db.url).replace("enabled = false", "enabled = true");
+    let toml = app
+        .toml()
+        .replace(&url, &app.db.url)
+        .replace("enabled = false", "enabled = true");
     let worker = app.another_node_with(&toml).await;
 
     proxy.arm_after("ingest_reserve:", "COMMIT", Action::FreezeBefore);
@@ -144,7 +168,10 @@ async fn f39_a_wake_up_that_is_lost_costs_a_poll() {
         .database_url(&url)
         .start()
         .await;
-    let toml = app.toml().replace(&url, &app.db.url).replace("enabled = false", "enabled = true");
+    let toml = app
+        .toml()
+        .replace(&url, &app.db.url)
+        .replace("enabled = false", "enabled = true");
     let worker = app.another_node_with(&toml).await;
     proxy.arm("NOTIFY oncehook_work", Action::CutBefore);
     put(&app, &paid("evt_1")).await;

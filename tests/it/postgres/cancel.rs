@@ -19,7 +19,9 @@ use crate::support::{RawHttp, until};
 fn submission(engine: &Engine, event: &Value) -> Submission {
     let body = event.to_string().into_bytes();
     let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), &body);
-    let headers: Headers = [("stripe-signature", signature.as_bytes())].into_iter().collect();
+    let headers: Headers = [("stripe-signature", signature.as_bytes())]
+        .into_iter()
+        .collect();
     let request = Request {
         method: "POST",
         target: "/webhooks/stripe",
@@ -51,7 +53,11 @@ fn submission(engine: &Engine, event: &Value) -> Submission {
 }
 
 fn numbered(n: usize) -> Value {
-    event(&format!("evt_{n}"), "charge.succeeded", json!({"id": "ch_1", "amount": n}))
+    event(
+        &format!("evt_{n}"),
+        "charge.succeeded",
+        json!({"id": "ch_1", "amount": n}),
+    )
 }
 
 async fn until_none_idle_in_transaction(inbox: &Inbox) {
@@ -79,7 +85,10 @@ async fn f71_submissions_dropped_at_any_point_are_stored_whole_and_leave_no_tran
     inbox.put(&numbered(1_000)).await;
     // Seen from elsewhere at once, and so are those that nobody waited for.
     assert_eq!(inbox.db.count("event WHERE key = 'evt_1000'").await, 1);
-    until("all are handled", async || inbox.db.count("app.ledger").await == 101).await;
+    until("all are handled", async || {
+        inbox.db.count("app.ledger").await == 101
+    })
+    .await;
     assert_eq!(inbox.db.count("event").await, 101);
     until_none_idle_in_transaction(&inbox).await;
 }

@@ -1,8 +1,8 @@
 //! The claim statement where the planner is made to do its worst.
 
 use crate::crash::{
-    Barrier, QUICK, begin_handling, ledger, paid, put, storing_ledger,
-    until_booked_once, until_metric,
+    Barrier, QUICK, begin_handling, ledger, paid, put, storing_ledger, until_booked_once,
+    until_metric,
 };
 use crate::support::{TestApp, TestDb, until};
 
@@ -54,13 +54,20 @@ async fn f68_under_forced_nested_loops_exactly_the_quota_is_leased() {
     barrier.open().await;
     until("all are done", async || app.db.count("delivery").await == 0).await;
     assert_eq!(app.db.count("app.ledger").await, 1_000);
-    assert!(!app.output().contains("delivery_claim changed"), "{}", app.output());
+    assert!(
+        !app.output().contains("delivery_claim changed"),
+        "{}",
+        app.output()
+    );
 }
 
 /// Short: what ten minutes of it do to the claim's time belongs to the proof, not to this suite.
 #[tokio::test]
 async fn f75_work_goes_on_under_an_old_snapshot_and_the_gauges_show_it() {
-    let mut app = ledger().sql_handler("ledger", "app.book", QUICK).start().await;
+    let mut app = ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .start()
+        .await;
     let mut old = app.db.client().await;
     let transaction = old
         .build_transaction()
@@ -69,7 +76,14 @@ async fn f75_work_goes_on_under_an_old_snapshot_and_the_gauges_show_it() {
         .await
         .unwrap();
     let seen = "SELECT count(*) FROM oncehook.delivery";
-    assert_eq!(transaction.query_one(seen, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        transaction
+            .query_one(seen, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
     put(&app, &paid("evt_1")).await;
     for round in 1..=3 {
         multiply(&app, 200).await;
@@ -78,7 +92,14 @@ async fn f75_work_goes_on_under_an_old_snapshot_and_the_gauges_show_it() {
         })
         .await;
     }
-    assert_eq!(transaction.query_one(seen, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        transaction
+            .query_one(seen, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
     // The numbers are read at the start and every 15 s.
     until("the dead rows are counted", async || {
         let dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'oncehook.delivery'::regclass";

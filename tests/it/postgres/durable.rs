@@ -28,7 +28,10 @@ async fn a_commit_answered_with_a_warning_is_not_acknowledged() {
     app.until_logged("not durable").await;
     // It is stored here, if not everywhere; the sender's next copy is a duplicate whose own
     // commit is sound.
-    assert_eq!(Sender::to(&app).send(&paid("evt_1")).await, Some((200, true)));
+    assert_eq!(
+        Sender::to(&app).send(&paid("evt_1")).await,
+        Some((200, true))
+    );
     until_booked_once(&app, &app.db, "evt_1").await;
     // A warning that comes before the COMMIT says nothing about it.
     app.db
@@ -64,5 +67,8 @@ async fn durability_lowered_by_database_or_role_is_raised_again() {
     put(&app, &paid("evt_1")).await;
     until_booked_once(&app, &app.db, "evt_1").await;
     let seen = "SELECT what || ' ' || setting FROM app.seen ORDER BY what";
-    assert_eq!(app.db.all::<String>(seen).await, ["delivery on", "ledger on"]);
+    assert_eq!(
+        app.db.all::<String>(seen).await,
+        ["delivery on", "ledger on"]
+    );
 }

@@ -25,7 +25,11 @@ async fn oncehook(verb: &str, config: &Path) -> (Option<i32>, String, String) {
         .await
         .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 #[tokio::test]
@@ -46,7 +50,11 @@ async fn four_processes_that_migrate_at_once_apply_each_migration_once() {
         .flat_map(|(_, out, _)| out.lines())
         .filter(|line| line.starts_with("applied "))
         .collect();
-    assert_eq!(i64::try_from(applied.len()).unwrap(), db.count("schema_history").await, "{all:?}");
+    assert_eq!(
+        i64::try_from(applied.len()).unwrap(),
+        db.count("schema_history").await,
+        "{all:?}"
+    );
     assert!(!applied.is_empty());
     let again = oncehook("migrate", &path).await;
     assert_eq!((again.0, again.1.as_str()), (Some(0), ""));

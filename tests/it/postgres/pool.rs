@@ -18,11 +18,18 @@ async fn f72_with_every_dispatch_connection_asleep_ingest_answers_as_ever() {
     put(&app, &paid("evt_a")).await;
     put(&app, &paid("evt_b")).await;
     let asleep = "pg_catalog.pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'";
-    until("both connections sleep", async || app.db.count(asleep).await == 2).await;
+    until("both connections sleep", async || {
+        app.db.count(asleep).await == 2
+    })
+    .await;
     for n in 0..20 {
         let start = Instant::now();
         put(&app, &paid(&format!("evt_{n}"))).await;
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            start.elapsed()
+        );
     }
     assert_eq!(super::readiness(&app).await, 200);
     barrier.open().await;
@@ -47,7 +54,11 @@ async fn f72_with_every_ingest_connection_blocked_senders_are_told_in_time() {
     for sent in sent {
         assert_eq!(sent.await.unwrap().unwrap().0, 503);
     }
-    assert!(start.elapsed() < super::ANSWERED_WITHIN, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < super::ANSWERED_WITHIN,
+        "{:?}",
+        start.elapsed()
+    );
     // Who comes while they still wait is told too.
     expect_unavailable(&app, &paid("evt_9")).await;
     lock.rollback().await.unwrap();

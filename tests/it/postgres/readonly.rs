@@ -19,7 +19,9 @@ async fn alter_system(cluster: &OwnCluster, value: &str) {
             .unwrap();
     }
     until("the setting holds", async || {
-        let shown = admin.query_one("SHOW default_transaction_read_only", &[]).await;
+        let shown = admin
+            .query_one("SHOW default_transaction_read_only", &[])
+            .await;
         shown.unwrap().get::<_, String>(0) == value
     })
     .await;

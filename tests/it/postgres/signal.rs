@@ -18,11 +18,17 @@ async fn receiver_and_worker() -> (TestApp, Node, i32) {
         .env("RUST_LOG", "oncehook=debug")
         .start()
         .await;
-    let receivers = until_some("it listens", async || listeners(&app.db).await.first().copied()).await;
+    let receivers = until_some("it listens", async || {
+        listeners(&app.db).await.first().copied()
+    })
+    .await;
     let toml = app.toml().replace("enabled = false", "enabled = true");
     let worker = app.another_node_with(&toml).await;
     let worker_listens = until_some("the worker listens too", async || {
-        listeners(&app.db).await.into_iter().find(|pid| *pid != receivers)
+        listeners(&app.db)
+            .await
+            .into_iter()
+            .find(|pid| *pid != receivers)
     })
     .await;
     (app, worker, worker_listens)
@@ -57,17 +63,32 @@ async fn f69_while_no_connection_can_be_made_work_goes_on_without_a_busy_loop() 
     app.db
         .execute(&format!("SELECT pg_terminate_backend({listener})"))
         .await;
-    let tries = || worker.output().matches("not listening for wake-ups").count();
+    let tries = || {
+        worker
+            .output()
+            .matches("not listening for wake-ups")
+            .count()
+    };
     for n in 1..=3 {
         let key = format!("evt_{n}");
         put(&app, &paid(&key)).await;
         until_booked_once(&worker, &app.db, &key).await;
         until("it has tried to listen again", async || tries() >= n).await;
     }
-    let pauses = start.elapsed().div_f64(Duration::from_secs(1).as_secs_f64()).as_secs();
-    assert!(tries() as u64 <= pauses + 2, "{} tries within {pauses} s", tries());
+    let pauses = start
+        .elapsed()
+        .div_f64(Duration::from_secs(1).as_secs_f64())
+        .as_secs();
+    assert!(
+        tries() as u64 <= pauses + 2,
+        "{} tries within {pauses} s",
+        tries()
+    );
     app.db
         .execute_outside(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
         .await;
-    until("it listens again", async || listeners(&app.db).await.len() == 2).await;
+    until("it listens again", async || {
+        listeners(&app.db).await.len() == 2
+    })
+    .await;
 }

@@ -49,8 +49,7 @@ pub(crate) struct Node {
 impl Node {
     /// Starts it on free ports and returns once it listens.
     pub(crate) async fn start(launch: Launch) -> Self {
-        let (process, public, api) =
-            Process::start(&launch, free_address(), free_address()).await;
+        let (process, public, api) = Process::start(&launch, free_address(), free_address()).await;
         Self {
             public,
             api,
