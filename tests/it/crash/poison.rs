@@ -1,6 +1,6 @@
 //! An event that takes down whoever runs it ends alone.
 
-use crate::support::{TestApp, until_some};
+use crate::support::{TestApp, until, until_some};
 
 use super::{
     QUICK, begin_handling, booked, end_leases, paid, put, storing_ledger, until_booked_once,
@@ -114,4 +114,36 @@ async fn f48_an_event_that_ends_its_backend_is_dead_and_its_neighbours_are_done(
         until_booked_once(&app, &app.db, &format!("evt_{n}")).await;
     }
     assert_eq!(booked(&app.db, "evt_poison").await, 0);
+}
+
+#[tokio::test]
+async fn f48_suspects_and_others_take_turns() {
+    let mut app = storing_ledger()
+        .setup(
+            "CREATE FUNCTION app.slowly(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN
+               PERFORM app.book(event);
+               PERFORM pg_sleep(0.03);
+             END $$",
+        )
+        .sql_handler("ledger", "app.slowly", &format!("{QUICK}\nbatch = 1"))
+        .start()
+        .await;
+    // As a crash under load leaves them behind.
+    for n in 0..12 {
+        put(&app, &paid(&format!("evt_suspect_{n}"))).await;
+    }
+    app.db
+        .execute("UPDATE oncehook.delivery SET suspect = true, losses = 1")
+        .await;
+    for n in 0..12 {
+        put(&app, &paid(&format!("evt_good_{n}"))).await;
+    }
+    begin_handling(&mut app).await;
+    until("all are done", async || app.db.count("outcome").await == 24).await;
+    let order = "SELECT split_part(key, '_', 2) FROM app.ledger ORDER BY xmin::text::bigint";
+    let order: Vec<String> = app.db.all(order).await;
+    let among_first = |kind: &str| order.iter().take(8).filter(|k| *k == kind).count();
+    assert!(among_first("good") >= 2, "{order:?}");
+    assert!(among_first("suspect") >= 2, "{order:?}");
 }

@@ -78,8 +78,8 @@ async fn f49_a_thousand_failures_at_once_come_back_spread_over_the_whole_delay()
     app.db
         .execute(
             "WITH more AS (
-               INSERT INTO oncehook.event (id, request_id, item_offset, item_length, source_id, key, routes)
-               SELECT oncehook.uuid7(now()), request_id, item_offset, item_length, source_id, 'evt_' || n, routes
+               INSERT INTO oncehook.event (id, request_id, item_offset, item_length, source_id, key, correlation_id, routes)
+               SELECT oncehook.uuid7(now()), request_id, item_offset, item_length, source_id, 'evt_' || n, correlation_id, routes
                  FROM oncehook.event, generate_series(1, 999) n RETURNING id)
              INSERT INTO oncehook.delivery (event_id, handler_id) SELECT m.id, h.id FROM more m, oncehook.handler h",
         )

@@ -74,3 +74,19 @@ async fn an_outcome_that_finds_no_partition_has_it_made() {
     assert_eq!(outcome["attempts"], 1, "it was nobody's failure");
     until("they are there", async || counts(&app.db).await == [16; 5]).await;
 }
+
+#[tokio::test]
+async fn a_lost_lease_that_finds_no_partition_has_it_made() {
+    let app = booking().start().await;
+    drop_days(&app.db, "attempt", 0..=1).await;
+    app.db
+        .execute(
+            "INSERT INTO oncehook.delivery (event_id, handler_id, state, lease_token, leased_at, lease_until)
+             SELECT oncehook.uuid7(now()), id, 'leased', gen_random_uuid(), now(), now() FROM oncehook.handler",
+        )
+        .await;
+    until("the loss is recorded", async || {
+        app.db.count("attempt WHERE verdict = 'lost'").await == 1
+    })
+    .await;
+}
