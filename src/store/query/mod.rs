@@ -237,7 +237,7 @@ async fn query(
     params: super::transaction::Params<'_>,
 ) -> Result<Vec<Row>, StoreError> {
     let statement = connection.prepared(sql).await?;
-    Ok(connection.client().query(&statement, params).await?)
+    connection.checked(connection.client().query(&statement, params).await)
 }
 
 fn time_opt(row: &Row, column: &str) -> Option<Timestamp> {

@@ -274,3 +274,33 @@ async fn one_bad_event_among_many_harms_no_neighbour() {
         38
     );
 }
+
+#[tokio::test]
+async fn a_handler_that_deallocates_our_statements_does_not_stop_its_neighbours() {
+    // As often as the dispatcher has connections: every one of them is spoilt in turn.
+    let inbox = Inbox::start(
+        &format!(
+            "{LEDGER}
+            CREATE FUNCTION app.careless(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN
+              PERFORM app.book(event);
+              IF event.type = 'charge.refunded' THEN EXECUTE 'DEALLOCATE ALL'; END IF;
+            END $$;"
+        ),
+        vec![sql("ledger", "app.careless")],
+    )
+    .await;
+    for n in 0..4 {
+        let (bad, good) = (format!("evt_bad_{n}"), format!("evt_good_{n}"));
+        for (key, kind) in [(&bad, "charge.refunded"), (&good, "charge.succeeded")] {
+            let object = json!({"id": key});
+            inbox.put(&event(key, kind, object)).await;
+            let (result, _) = inbox.until_outcome(key, "ledger").await;
+            assert_eq!(result, "succeeded", "{key}");
+        }
+    }
+    assert_eq!(
+        inbox.db.one::<i64>("SELECT count(*) FROM app.ledger").await,
+        8
+    );
+}
