@@ -304,3 +304,28 @@ async fn a_handler_that_deallocates_our_statements_does_not_stop_its_neighbours(
         8
     );
 }
+
+#[tokio::test]
+async fn a_replay_beyond_the_last_run_number_is_refused_and_changes_nothing() {
+    let inbox = Inbox::start(LEDGER, vec![sql("ledger", "app.book")]).await;
+    let body = event("evt_1", "charge.succeeded", json!({"id": "ch_1"}));
+    inbox.put(&body).await;
+    inbox.until_outcome("evt_1", "ledger").await;
+    inbox
+        .db
+        .execute("UPDATE oncehook.outcome SET run = 32767")
+        .await;
+    let request = oncehook::store::ReplayRequest {
+        source: "stripe".into(),
+        key: "evt_1".into(),
+        handler: "ledger".into(),
+        force: true,
+        expected_run: None,
+        reason: "once more".into(),
+        actor: "test".into(),
+    };
+    let refused = inbox.engine.store().replay(&request).await.unwrap_err();
+    assert!(refused.to_string().contains("run 32767"), "{refused}");
+    assert_eq!(inbox.db.count("delivery").await, 0);
+    assert_eq!(inbox.db.count("audit").await, 0);
+}
