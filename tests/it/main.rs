@@ -21,6 +21,7 @@ mod health;
 mod http;
 mod postgres;
 mod readme;
+mod rename;
 mod schema;
 mod support;
 mod tidy;
