@@ -67,6 +67,9 @@ pub struct Verified {
     /// Items that failed their own signature (index in the body's order, reason). Empty for
     /// providers that sign the whole body.
     pub refused_items: Vec<(usize, Refusal)>,
+    /// Items that were read on the way, by presets that must read the body to verify it; each
+    /// body is parsed once. Others leave it empty and read in [`Provider::unwrap`].
+    pub items: Vec<Item>,
 }
 
 /// An answer in the sender's dialect.

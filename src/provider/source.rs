@@ -39,9 +39,8 @@ impl Source {
     pub fn apply_modes(&self, items: &mut [Item]) {
         for item in items.iter_mut().filter(|i| i.reading == Reading::Event) {
             let accepted = match (item.mode, &self.accept_modes) {
-                (None, None) => true,
                 (None, Some(_)) | (Some(Mode::Unknown), _) => false,
-                (Some(_), None) => true,
+                (_, None) => true,
                 (Some(mode), Some(modes)) => modes.contains(&mode),
             };
             if !accepted {
