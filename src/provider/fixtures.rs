@@ -53,7 +53,7 @@ struct Expect {
 struct Event {
     id: Option<String>,
     #[serde(rename = "type")]
-    event_type: Option<String>,
+    kind: Option<String>,
     #[serde(default)]
     key_parts: Vec<String>,
     entity: Option<String>,
@@ -166,8 +166,8 @@ fn run(provider: &str, folder: &Path) {
 fn judge(place: &str, item: &Item, event: &Event, readable: bool) {
     assert_eq!(item.reading == Reading::Event, readable, "{place}");
     assert_eq!(item.provider_id, event.id, "{place}");
-    if event.event_type.is_some() {
-        assert_eq!(item.event_type, event.event_type, "{place}");
+    if event.kind.is_some() {
+        assert_eq!(item.event_type, event.kind, "{place}");
     }
     if event.entity.is_some() {
         assert_eq!(item.entity, event.entity, "{place}");

@@ -71,10 +71,8 @@ fn hmac(change: impl FnOnce(&mut HmacOptions)) -> Result<Bound, super::SettingEr
     )
 }
 
-fn several(fields: &[&str]) -> Option<EventId> {
-    Some(EventId::Several(
-        fields.iter().map(|field| (*field).to_owned()).collect(),
-    ))
+fn several(fields: &[&str]) -> EventId {
+    EventId::Several(fields.iter().map(|field| (*field).to_owned()).collect())
 }
 
 /// Every preset and dialect with the text that signs and the text that verifies.
@@ -105,7 +103,7 @@ fn every() -> Vec<(Bound, String, String)> {
                 o.hash = Hash::Sha512;
                 o.encoding = super::Encoding::Base64;
                 o.prefix = "sig=".to_owned();
-                o.event_id = several(&["header:X-Id", "json:/data/id"]);
+                o.event_id = Some(several(&["header:X-Id", "json:/data/id"]));
                 o.event_type = Some("header:X-Topic".to_owned());
                 o.entity = Some("json:/data/id".to_owned());
             })
