@@ -101,8 +101,7 @@ CREATE TABLE oncehook.request (
   path           text COLLATE "C" NOT NULL,
   query          text COLLATE "C",
   peer           inet,
-  secret_label   text COLLATE "C" NOT NULL,
-  correlation_id uuid NOT NULL
+  secret_label   text COLLATE "C" NOT NULL
 ) PARTITION BY RANGE (id);
 
 -- lz4 takes a third of pglz's time; a server built without it keeps its default.
@@ -120,6 +119,7 @@ END $$;
 -- `state` is what was known at insert: NULL (has deliveries), unreadable, ignored, unrecognized (no
 -- handler took it). pending, dead, failed and succeeded are derived from deliveries and outcomes.
 -- `routes`: ids of the handlers it was fanned out to when it came.
+-- `correlation_id`: of the request that brought it; on every log line from there to the handler.
 CREATE TABLE oncehook.event (
   id           uuid PRIMARY KEY,
   request_id   uuid NOT NULL,
@@ -133,6 +133,7 @@ CREATE TABLE oncehook.event (
   account      text COLLATE "C",
   mode         text COLLATE "C",
   occurred_at  timestamptz,
+  correlation_id uuid NOT NULL,
   state        text COLLATE "C" CHECK (state IN ('unreadable', 'ignored', 'unrecognized')),
   state_reason text COLLATE "C",
   routes       int[] NOT NULL
