@@ -107,6 +107,11 @@ fn base64(text: &str) -> Result<Vec<u8>, SettingError> {
 }
 
 fn check_text(form: KeyForm, text: &str) -> Result<(), SettingError> {
+    if text.starts_with("-----BEGIN") {
+        return Err(refuse(
+            "it looks like a PEM file, and this sender uses none",
+        ));
+    }
     let blanks = matches!(form, KeyForm::Text { blanks: true });
     let stray = |c: char| c.is_control() || (c.is_whitespace() && (!blanks || c != ' '));
     if text != text.trim() || text.contains(stray) {
@@ -128,11 +133,6 @@ fn check_text(form: KeyForm, text: &str) -> Result<(), SettingError> {
     if public && text.starts_with("whsec_") {
         return Err(refuse(
             "it looks like a shared secret (whsec_...), and this dialect needs a public key (whpk_...)",
-        ));
-    }
-    if text.starts_with("-----BEGIN") {
-        return Err(refuse(
-            "it looks like a PEM file, and this sender uses none",
         ));
     }
     if is_placeholder(text) {
@@ -189,9 +189,10 @@ fn is_placeholder(text: &str) -> bool {
         "todo",
         "foobar",
     ];
-    if ["<", "${", "{{", "$(", "%"]
+    let frames = [("<", ">"), ("${", "}"), ("$(", ")"), ("{{", "}}")];
+    if frames
         .iter()
-        .any(|open| text.starts_with(open))
+        .any(|(open, close)| text.starts_with(open) && text.ends_with(close))
     {
         return true;
     }
@@ -203,7 +204,7 @@ fn is_placeholder(text: &str) -> bool {
     {
         return true;
     }
-    let letters: String = body.chars().filter(char::is_ascii_alphanumeric).collect();
+    let letters: String = body.chars().filter(|c| c.is_alphanumeric()).collect();
     let unit = repeated_unit(letters.as_bytes());
     letters.is_empty()
         || unit.len() < 3
@@ -290,7 +291,7 @@ mod tests {
             for form in [TEXT, CHOSEN] {
                 let error = strict(form, text).unwrap_err().to_string();
                 assert!(
-                    text.len() < 4 || !error.contains(text),
+                    text == "secret" || text.len() < 4 || !error.contains(text),
                     "{error} shows {text}"
                 );
             }
@@ -300,6 +301,8 @@ mod tests {
             "9f86d081884c7d65",
             "correct horse battery",
             "my test of secrets 77",
+            "длинный пароль",
+            "<3 my very own secret",
         ] {
             assert_eq!(strict(CHOSEN, good).unwrap(), good.as_bytes(), "{good}");
         }

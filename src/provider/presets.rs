@@ -159,9 +159,8 @@ const STANDARD_WEBHOOKS_ASYMMETRIC: Declared = standard_webhooks(
     },
 );
 
-/// Constants of their own: inside a `const fn` they would have to be dropped.
-const WEBHOOK_ID: &[Cow<'static, [Field]>] = &[Cow::Borrowed(&[header("webhook-id")])];
-const DATA_ID: &[Field] = &[json("/data/id")];
+const STANDARD_WEBHOOKS_ID: &[Cow<'static, [Field]>] = &[Cow::Borrowed(&[header("webhook-id")])];
+const STANDARD_WEBHOOKS_ENTITY: &[Field] = &[json("/data/id")];
 
 /// What both dialects share.
 const fn standard_webhooks(
@@ -193,11 +192,11 @@ const fn standard_webhooks(
         },
         event: EventRules {
             format: Format::JsonOrEmpty,
-            id: Cow::Borrowed(WEBHOOK_ID),
+            id: Cow::Borrowed(STANDARD_WEBHOOKS_ID),
             otherwise: Otherwise::Unreadable,
             named: &[],
             event_type: Some(json("/type")),
-            entity: Cow::Borrowed(DATA_ID),
+            entity: Cow::Borrowed(STANDARD_WEBHOOKS_ENTITY),
             account: None,
             mode: None,
             occurred_at: Some("/timestamp"),

@@ -142,24 +142,20 @@ impl EventRules {
                 fields.join(" | ")
             })
             .collect();
-        let mut words = format!("{preset}: {}", parts.join(" + "));
-        if self.otherwise == Otherwise::Content {
-            words.push_str(if parts.is_empty() {
-                "content"
-            } else {
-                ", else content"
-            });
+        let mut words = vec![format!("{preset}: {}", parts.join(" + "))];
+        match (self.otherwise, parts.is_empty()) {
+            (Otherwise::Content, true) => words = vec![format!("{preset}: content")],
+            (Otherwise::Content, false) => words.push("else content".to_owned()),
+            (Otherwise::Unreadable, _) => {}
         }
-        if let Some(pointer) = self.account {
-            words.extend([", account = json:", pointer]);
-        }
-        for (name, pointer) in self.named {
-            words.extend([", ", name, " = json:", pointer]);
-        }
-        if let Some(ModeField::Flag(pointer) | ModeField::Word(pointer)) = self.mode {
-            words.extend([", mode = json:", pointer]);
-        }
-        words
+        words.extend(self.account.map(|at| format!("account = json:{at}")));
+        let named = self.named.iter();
+        words.extend(named.map(|(name, at)| format!("{name} = json:{at}")));
+        words.extend(self.mode.map(|field| {
+            let (ModeField::Flag(at) | ModeField::Word(at)) = field;
+            format!("mode = json:{at}")
+        }));
+        words.join(", ")
     }
 
     /// Names of the headers it reads.
