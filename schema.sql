@@ -119,6 +119,7 @@ END $$;
 -- `state` is what was known at insert: NULL (has deliveries), unreadable, ignored, unrecognized (no
 -- handler took it). pending, dead, failed and succeeded are derived from deliveries and outcomes.
 -- `routes`: ids of the handlers it was fanned out to when it came.
+-- `correlation_id`: of the request that brought it; on every log line from there to the handler.
 CREATE TABLE oncehook.event (
   id           uuid PRIMARY KEY,
   request_id   uuid NOT NULL,
