@@ -29,6 +29,8 @@ async fn f68_under_forced_nested_loops_exactly_the_quota_is_leased() {
         "enable_memoize",
         "enable_hashagg",
         "enable_bitmapscan",
+        "enable_indexscan",
+        "enable_indexonlyscan",
     ] {
         let name = &db.name;
         db.execute_outside(&format!("ALTER DATABASE {name} SET {setting} = off"))
