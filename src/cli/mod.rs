@@ -9,10 +9,12 @@ mod dev;
 mod events;
 mod failure;
 mod handlers;
+mod health;
 mod migrate;
 mod printer;
 mod replay;
 mod serve;
+mod service;
 mod show;
 mod simulate;
 mod words;
@@ -70,6 +72,7 @@ enum Verb {
     Show(show::Args),
     Replay(replay::Args),
     Handlers(handlers::Args),
+    Health(health::Args),
 }
 
 /// Parses the command line, runs the verb and says how it went.
@@ -106,6 +109,7 @@ async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
         Verb::Show(args) => show::run(context, args).await,
         Verb::Replay(args) => replay::run(context, args).await,
         Verb::Handlers(args) => handlers::run(context, args).await,
+        Verb::Health(args) => health::run(context, args).await,
     }
 }
 

@@ -165,7 +165,12 @@ fn provider(
         return None; // What is wrong in [source.hmac] has been said.
     }
     match provider::build(name, &options) {
-        Ok(provider) => Some(provider),
+        Ok(provider) => {
+            for warning in provider.warnings() {
+                section.warning("provider", warning);
+            }
+            Some(provider)
+        }
         Err(error) => {
             section.error("provider", error.to_string());
             None

@@ -69,17 +69,22 @@ impl Registry {
         };
         if missing {
             let all = store.source_names().await?;
-            *self.names.write().unwrap_or_else(PoisonError::into_inner) = all;
+            let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+            // Only what is missing: a reload may have learnt newer names meanwhile.
+            for (id, found) in all {
+                names.entry(id).or_insert(found);
+            }
         }
         Ok(())
     }
 
-    /// Forgets the names, after a rename.
-    pub(crate) fn forget_names(&self) {
+    /// Takes over the names after a rename. They are never forgotten in between: a batch that has
+    /// learnt its names reads them again while its handlers run.
+    pub(crate) fn rename(&self, all: HashMap<i32, (String, String)>) {
         self.names
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+            .extend(all);
     }
 
     /// Source name and effect key of a lease.

@@ -90,6 +90,10 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                 }
             }
         }
+        if check_suspects && running.tasks.is_empty() && !context.is_stopping() {
+            // The others had their turn and no work; nobody would wake us for the next suspect.
+            continue;
+        }
         tokio::select! {
             Some(done) = running.tasks.join_next_with_id() => running.ended(done),
             () = wake.notified(), if !stopping => {

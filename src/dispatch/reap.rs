@@ -21,7 +21,10 @@ pub(super) async fn run(context: Context) {
                 // A full batch: more are waiting.
                 Ok(reaped) if reaped >= BATCH => continue,
                 Ok(_) => {}
-                Err(error) => tracing::warn!(error = %error, "reaper failed"),
+                Err(error) => {
+                    tracing::warn!(error = %error, "reaper failed");
+                    context.store.made_missing_partitions(&error).await;
+                }
             }
         }
         tokio::time::sleep(INTERVAL.mul_f64(0.5 + rand::random::<f64>())).await;

@@ -178,6 +178,10 @@ async fn failed_batch(
             resolve_lost(context, handler, &batch, alone).await;
             Next::Settled
         }
+        // Nobody's failure: it runs again at once.
+        Failure::Broken(error) if context.store.made_missing_partitions(&error).await => {
+            Next::Singly(batch)
+        }
         Failure::Broken(error) => {
             if batch.len() > 1 {
                 tracing::warn!(error = %error, handler = %handler.spec.name, members = batch.len(), "batch rolled back; its members run singly");
@@ -253,6 +257,7 @@ async fn record_all(
             Ok(()) => return,
             Err(error) => {
                 tracing::warn!(error = %error, handler = %handler.spec.name, "verdict not written yet");
+                context.store.made_missing_partitions(&error).await;
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -396,10 +401,7 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
                 };
                 http::send(&context.http, &handler, target, &delivered).await
             }
-            None => Verdict::Retry {
-                after: None,
-                error: "the event's source is not known".to_owned(),
-            },
+            None => Verdict::source_unknown(),
         },
         _ => Verdict::Permanent {
             error: "payload-expired: the event's payload was dropped".to_owned(),
@@ -444,6 +446,7 @@ async fn settle_call(
             Ok(()) => return,
             Err(error) => {
                 tracing::warn!(error = %error, handler = %handler.spec.name, "a call's answer is not written yet");
+                context.store.made_missing_partitions(&error).await;
                 tokio::time::sleep(PAUSE).await;
             }
         }

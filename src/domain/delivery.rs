@@ -80,6 +80,16 @@ pub enum Verdict {
     },
 }
 
+impl Verdict {
+    /// The event's source is not registered: nothing was begun, and a later try may find it.
+    pub(crate) fn source_unknown() -> Self {
+        Self::Retry {
+            after: None,
+            error: "the event's source is not known".to_owned(),
+        }
+    }
+}
+
 /// What to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transition {

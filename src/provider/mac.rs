@@ -26,16 +26,6 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// The word used in the configuration.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Sha1 => "sha1",
-            Self::Sha256 => "sha256",
-            Self::Sha384 => "sha384",
-            Self::Sha512 => "sha512",
-        }
-    }
-
     /// HMAC over the parts, one after the other.
     pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         match self {
@@ -136,14 +126,6 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The word used in the configuration.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Hex => "hex",
-            Self::Base64 => "base64",
-        }
-    }
-
     /// Decodes to exactly `bytes` bytes, or not at all.
     pub(crate) fn decode(self, text: &[u8], bytes: usize) -> Option<Vec<u8>> {
         let decoded = match self {

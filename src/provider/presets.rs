@@ -39,11 +39,11 @@ const fn header(name: &'static str) -> Field {
     Field::Header(t(name))
 }
 
-const fn seconds(from: StampFrom) -> Option<Stamp> {
-    Some(Stamp {
+const fn seconds(from: StampFrom) -> Stamp {
+    Stamp {
         from,
         unit: Unit::Seconds,
-    })
+    }
 }
 
 macro_rules! sample {
@@ -89,7 +89,7 @@ const STRIPE: Declared = Declared {
         },
         encoding: Encoding::Hex,
         signed: t("{timestamp}.{body}"),
-        stamp: seconds(StampFrom::Item("t")),
+        stamp: Some(seconds(StampFrom::Item("t"))),
         tolerance: FIVE_MINUTES,
         id_header: None,
         key: KeyForm::Text { blanks: false },
@@ -102,7 +102,8 @@ const STRIPE: Declared = Declared {
         event_type: Some(json("/type")),
         // Thin events (v2) name their object in `related_object`.
         entity: Cow::Borrowed(&[json("/data/object/id"), json("/related_object/id")]),
-        account: Some("/account"),
+        // Thin events (v2) name the account in `context`.
+        account: &["/account", "/context"],
         mode: Some(ModeField::Flag("/livemode")),
         occurred_at: Some("/created"),
         ignored: &[],
@@ -186,7 +187,7 @@ const fn standard_webhooks(
             },
             encoding: Encoding::Base64,
             signed: t("{id}.{timestamp}.{body}"),
-            stamp: seconds(StampFrom::Header(t("webhook-timestamp"))),
+            stamp: Some(seconds(StampFrom::Header(t("webhook-timestamp")))),
             tolerance: FIVE_MINUTES,
             id_header: Some(t("webhook-id")),
             key,
@@ -198,7 +199,7 @@ const fn standard_webhooks(
             named: &[],
             event_type: Some(json("/type")),
             entity: Cow::Borrowed(DATA_ID),
-            account: None,
+            account: &[],
             mode: None,
             occurred_at: Some("/timestamp"),
             ignored: &[],
@@ -251,7 +252,7 @@ const ADYEN_PLATFORM: Declared = Declared {
         named: &[("seq", "/data/sequenceNumber")],
         event_type: Some(json("/type")),
         entity: Cow::Borrowed(ADYEN_PLATFORM_OBJECT),
-        account: None,
+        account: &[],
         mode: Some(ModeField::Word("/environment")),
         occurred_at: Some("/timestamp"),
         ignored: &[],
@@ -318,7 +319,7 @@ const GITHUB: Declared = Declared {
         named: &[],
         event_type: Some(header("X-GitHub-Event")),
         entity: Cow::Borrowed(&[json("/repository/id"), json("/organization/id")]),
-        account: None,
+        account: &[],
         mode: None,
         occurred_at: None,
         ignored: &[("ping", "a ping: the hook was set up")],

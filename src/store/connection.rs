@@ -16,6 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::settings::Settings;
+use super::transaction::is_connection_error;
 
 /// Longest wait for a connection, and for making one.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     unclean: AtomicBool,
     /// Whether the role or database lowers `synchronous_commit`.
     lowered_durability: bool,
+    /// Whether the server's platform can tell, while a statement runs, that its client has gone.
+    looks_for_client: bool,
 }
 
 impl Connection {
@@ -63,6 +66,24 @@ impl Connection {
 
     pub(super) fn lowered_durability(&self) -> bool {
         self.lowered_durability
+    }
+
+    pub(super) fn looks_for_client(&self) -> bool {
+        self.looks_for_client
+    }
+
+    /// The result of a statement outside a transaction. After an error that means the wrong server
+    /// (a primary turned read-only answers reads and fails every write) the connection does not go
+    /// back to its pool.
+    pub(super) fn checked<T>(
+        &self,
+        result: Result<T, tokio_postgres::Error>,
+    ) -> Result<T, StoreError> {
+        result.map_err(StoreError::from).inspect_err(|error| {
+            if is_connection_error(error) {
+                self.set_unclean(true);
+            }
+        })
     }
 
     pub(super) fn set_unclean(&self, unclean: bool) {
@@ -120,7 +141,10 @@ pub(super) async fn connect(
         }
     });
     let row = client
-        .query_one("SELECT current_setting('synchronous_commit')", &[])
+        .query_one(
+            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%'",
+            &[],
+        )
         .await?;
     let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
     Ok(Connection {
@@ -129,6 +153,7 @@ pub(super) async fn connect(
         warnings,
         unclean: AtomicBool::new(false),
         lowered_durability,
+        looks_for_client: row.get(1),
     })
 }
 

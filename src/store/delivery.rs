@@ -158,7 +158,8 @@ pub(crate) async fn claim(
     let rows = connection
         .client()
         .query(&statement, &[&handlers, &counts, &leases])
-        .await?;
+        .await;
+    let rows = connection.checked(rows)?;
     let claimed: Vec<Lease> = rows.iter().map(lease).collect();
     // More than the quota would be the nested-loop trap that the statement's shape prevents.
     let due: usize = quotas.iter().map(|q| usize::from(q.count)).sum();
@@ -183,7 +184,8 @@ pub(crate) async fn claim_suspect(
     let rows = connection
         .client()
         .query(&statement, &[&handlers, &leases])
-        .await?;
+        .await;
+    let rows = connection.checked(rows)?;
     Ok(rows.first().map(lease))
 }
 
@@ -403,10 +405,11 @@ pub(crate) async fn give_back(
     let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
     let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
     let statement = connection.prepared(GIVE_BACK).await?;
-    Ok(connection
+    let changed = connection
         .client()
         .execute(&statement, &[&events, &handlers, &tokens])
-        .await?)
+        .await;
+    connection.checked(changed)
 }
 
 /// Leases past their end with the time they were held, locked for the transaction. `event` is

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::transaction::{Limits, Transaction};
+use super::transaction::{Limits, Transaction, is_missing_partition};
 use super::{Store, StoreError};
 
 const CAP: &str = include_str!("sql/rejected_cap.sql");
@@ -38,13 +38,32 @@ impl Store {
         }
     }
 
+    /// Makes the day partitions if it was their absence that failed a write; whether there were
+    /// any to make.
+    pub(crate) async fn made_missing_partitions(&self, error: &StoreError) -> bool {
+        if !is_missing_partition(error) {
+            return false;
+        }
+        match self.make_partitions().await {
+            Ok(made) => {
+                tracing::error!(partitions = made, "partitions were missing");
+                made > 0
+            }
+            Err(error) => {
+                tracing::error!(error = %error, "partitions are missing and cannot be made");
+                false
+            }
+        }
+    }
+
     /// Deletes the oldest refused requests above the cap.
     pub(crate) async fn cap_rejected(&self) -> Result<u64, StoreError> {
         let connection = self.admin().await?;
         let statement = connection.prepared(CAP).await?;
-        Ok(connection
+        let removed = connection
             .client()
             .execute(&statement, &[&REJECTED_KEPT])
-            .await?)
+            .await;
+        connection.checked(removed)
     }
 }

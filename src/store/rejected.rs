@@ -36,10 +36,10 @@ impl Store {
             .collect();
         let connection = self.admin().await?;
         let statement = connection.prepared(INSERT).await?;
-        connection
+        let stored = connection
             .client()
             .execute(&statement, &[&sources, &reasons, &digests, &sizes, &peers])
-            .await?;
-        Ok(())
+            .await;
+        connection.checked(stored).map(drop)
     }
 }

@@ -51,8 +51,15 @@ impl<'c> Transaction<'c> {
         } else {
             ""
         };
+        // The statement of a node that died would keep its rows locked until its time-out.
+        let client_check =
+            if connection.looks_for_client() && limits.statement > Limits::SHORT.statement {
+                "SET LOCAL client_connection_check_interval = 2000;"
+            } else {
+                ""
+            };
         let text = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} SET LOCAL statement_timeout = {}; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} {client_check} SET LOCAL statement_timeout = {}; \
              SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
             limits.statement.as_millis(),
             limits.idle.as_millis(),
@@ -182,6 +189,16 @@ pub(crate) fn is_transient(error: &StoreError) -> bool {
     error.sqlstate().is_some_and(|code| {
         code.code().starts_with("40") || [SqlState::LOCK_NOT_AVAILABLE].contains(code)
     })
+}
+
+/// "No partition of relation found for row" has the code of a check violation and no constraint.
+pub(crate) fn is_missing_partition(error: &StoreError) -> bool {
+    match error {
+        StoreError::Statement(inner) => inner
+            .as_db_error()
+            .is_some_and(|db| *db.code() == SqlState::CHECK_VIOLATION && db.constraint().is_none()),
+        _ => false,
+    }
 }
 
 /// Checks a guarded statement's row count.

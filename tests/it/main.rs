@@ -9,9 +9,18 @@
     reason = "in a test, helpers included, a broken expectation is a failure with a place"
 )]
 
+mod crash;
 mod dispatch;
+mod embed;
 mod embedded;
+mod faults;
+mod handlers;
 mod harness;
+mod health;
 mod http;
+mod postgres;
+mod readme;
+mod schema;
 mod support;
+mod tidy;
 mod tls;

@@ -3,7 +3,6 @@
 mod request;
 
 use std::io::Read as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use crate::telemetry::clean;
 
 use super::context::Context;
 use super::failure::{Exit, Failure, Step as _};
-use super::words;
+use super::{service, words};
 
 use request::Prepared;
 
@@ -86,7 +85,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         .unwrap_or_else(|| types.first().copied().unwrap_or_default().to_owned());
     let secret = request::secret(args.secret.as_deref(), &context.environment)?;
     let url = url(&config, source, args.url.as_deref())?;
-    let client = client(&url)?;
+    let client = service::client(&url, ANSWER_TIME)?;
     let mut last = None;
     let mut refused = 0_u32;
     for _ in 0..args.count {
@@ -156,32 +155,9 @@ fn url(
             Failure::usage(format!("--url {:?} is not a URL: {error}", clean(given)))
         });
     }
-    let mut address = config.listen.public;
-    if address.port() == 0 {
-        return Err(
-            Failure::usage("listen.public has port 0: only the service knows its port")
-                .hint("give the address with --url"),
-        );
-    }
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
+    let address = service::address(config)?;
     reqwest::Url::parse(&format!("http://{address}/webhooks/{}", source.source.name))
         .step("cannot make the URL")
-}
-
-fn client(url: &reqwest::Url) -> Result<reqwest::Client, Failure> {
-    let mut builder = reqwest::Client::builder()
-        .timeout(ANSWER_TIME)
-        .redirect(reqwest::redirect::Policy::none());
-    let host = url.host_str().unwrap_or_default();
-    // A proxy of the environment does not lead back to this machine.
-    if host == "localhost" || host.starts_with("127.") || host == "[::1]" {
-        builder = builder.no_proxy();
-    }
-    builder.build().step("cannot set up the HTTP client")
 }
 
 async fn send(

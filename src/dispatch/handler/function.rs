@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::domain::Verdict;
-use crate::store::delivery::{self, Lease};
+use crate::store::delivery::{self, Lease, LeasedEvent};
 use crate::store::transaction::Transaction;
 use crate::store::{StoreError, Work, delivery::Payload};
 use crate::telemetry::clean;
@@ -99,13 +99,14 @@ pub(super) async fn run(
             ran.push(Ran::NotRun);
             continue;
         }
-        let Some(event) = payloads
-            .remove(&lease.event_id)
-            .and_then(|p| delivered(context, handler, lease, p))
-        else {
+        let (Some(stored), Some(payload)) = (&lease.event, payloads.remove(&lease.event_id)) else {
             ran.push(Ran::Verdict(Verdict::Permanent {
                 error: "payload-expired: the event's payload was dropped".to_owned(),
             }));
+            continue;
+        };
+        let Some(event) = delivered(context, handler, lease, stored, payload) else {
+            ran.push(Ran::Verdict(Verdict::source_unknown()));
             continue;
         };
         ran.push(
@@ -260,9 +261,9 @@ fn delivered(
     context: &Context,
     handler: &ActiveHandler,
     lease: &Lease,
+    event: &LeasedEvent,
     payload: Payload,
 ) -> Option<Delivered> {
-    let event = lease.event.as_ref()?;
     let (source, effect_key) = context.registry.identify(lease, event, handler)?;
     Some(Delivered {
         id: lease.event_id,

@@ -161,6 +161,8 @@ fn headers(
         &outgoing.event.correlation_id.to_string(),
     )?;
     let mut signatures: Vec<String> = Vec::new();
+    // One time for all: the header that tells it is there once.
+    let now = Timestamp::now();
     if let Some(signer) = &handler.signer {
         for (label, secret) in &target.secrets {
             let signed = signer
@@ -169,7 +171,7 @@ fn headers(
                     "",
                     outgoing.effect_key.as_str(),
                     secret,
-                    Timestamp::now(),
+                    now,
                 )
                 .map_err(|error| format!("secret {label:?} cannot sign: {error}"))?;
             for (name, value) in signed.headers {

@@ -32,7 +32,7 @@ pub struct HandlerSpec {
     pub timeout: Duration,
     /// How long a claim holds. For `http` longer than `timeout`, so that no call outlives it.
     pub lease: Duration,
-    /// Deliveries settled per transaction (transactional kinds), 1 to 50.
+    /// Deliveries settled per transaction (transactional kinds), 1 to 1,000.
     pub batch: u16,
     /// Calls in flight per node (`http`).
     pub concurrency: u16,

@@ -31,16 +31,16 @@ pub(super) async fn run(
     let mut positions = Vec::with_capacity(leases.len());
     let mut names = Vec::with_capacity(leases.len());
     for (position, lease) in leases.iter().enumerate() {
-        match lease
-            .event
-            .as_ref()
-            .and_then(|event| context.registry.identify(lease, event, handler))
-        {
+        let Some(event) = &lease.event else {
+            set(&mut ran, position, Ran::Verdict(expired()));
+            continue;
+        };
+        match context.registry.identify(lease, event, handler) {
             Some((source, effect_key)) => {
                 positions.push(position);
                 names.push((*lease, effect_key.as_str().to_owned(), source));
             }
-            None => set(&mut ran, position, Ran::Verdict(expired())),
+            None => set(&mut ran, position, Ran::Verdict(Verdict::source_unknown())),
         }
     }
     for (lease, effect_key, source) in &names {

@@ -58,11 +58,9 @@ impl Parser<'_> {
     fn step(&mut self, expect: Expect, byte: u8) -> Result<Expect, JsonError> {
         match (expect, byte) {
             (Expect::Value | Expect::ValueOrEnd, _) if byte != b']' => self.value(byte),
-            (Expect::ValueOrEnd, _) => self.close(Kind::Array),
+            (Expect::ValueOrEnd | Expect::CommaOrEnd, b']') => self.close(Kind::Array),
             (Expect::NameOrEnd | Expect::Name, b'"') => self.name(),
-            (Expect::NameOrEnd, b'}') => self.close(Kind::Object),
-            (Expect::CommaOrEnd, b']') => self.close(Kind::Array),
-            (Expect::CommaOrEnd, b'}') => self.close(Kind::Object),
+            (Expect::NameOrEnd | Expect::CommaOrEnd, b'}') => self.close(Kind::Object),
             (Expect::CommaOrEnd, b',') => {
                 self.at += 1;
                 Ok(match self.open.last() {

@@ -1,5 +1,7 @@
 //! Tables of cases, and properties against `serde_json` as the slow reference.
 
+use std::fmt::Write as _;
+
 use proptest::prelude::*;
 use serde_json::Value as Reference;
 
@@ -321,7 +323,7 @@ fn escaped(text: &str) -> String {
             '\\' => out.extend(['\\', characters.next().unwrap()]),
             c if inside && !c.is_ascii_alphanumeric() => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
-                    out.push_str(&format!("\\u{unit:04X}"));
+                    write!(out, "\\u{unit:04X}").unwrap();
                 }
             }
             c => out.push(c),

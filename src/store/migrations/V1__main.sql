@@ -276,7 +276,7 @@ BEGIN
     BEGIN
       IF answers_json THEN
         EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
-        IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') THEN
+        IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') OR jsonb_typeof(answer -> 'result') = 'null' THEN
           -- Not done: what this try wrote goes with its block; the answer stays.
           RAISE EXCEPTION 'not done' USING ERRCODE = 'OHRET';
         END IF;

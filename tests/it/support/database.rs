@@ -74,6 +74,16 @@ impl TestDb {
         Self::create(maintenance, Some(&template)).await
     }
 
+    /// A migrated database of another encoding, on the shared cluster.
+    pub(crate) async fn encoded(encoding: &str) -> Self {
+        let shared = shared().await;
+        let template = format!("template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'");
+        let db = Self::create(shared.url(), Some(&template)).await;
+        let settings = Settings::parse(&db.url).unwrap();
+        migrate::run(&settings).await.unwrap();
+        db
+    }
+
     async fn create(maintenance: &str, template: Option<&str>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);

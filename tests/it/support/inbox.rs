@@ -29,10 +29,25 @@ pub(crate) struct Inbox {
 
 /// The Stripe source of every [`Inbox`], named `stripe`.
 pub(crate) fn stripe_source() -> Source {
-    let provider = provider::build("stripe", &provider::Options::default()).unwrap();
-    let key = provider.key(&SecretText::new(STRIPE_SECRET), true).unwrap();
+    source(
+        "stripe",
+        "stripe",
+        STRIPE_SECRET,
+        &provider::Options::default(),
+    )
+}
+
+/// A source with one secret, labelled `a`.
+pub(crate) fn source(
+    name: &str,
+    preset: &str,
+    secret: &str,
+    options: &provider::Options,
+) -> Source {
+    let provider = provider::build(preset, options).unwrap();
+    let key = provider.key(&SecretText::new(secret), true).unwrap();
     Source {
-        name: "stripe".into(),
+        name: name.into(),
         was: None,
         provider,
         secrets: vec![Secret {
@@ -93,7 +108,19 @@ impl Inbox {
         handlers: Vec<HandlerSpec>,
         dispatch: Option<DispatchConfig>,
     ) -> Self {
-        let store = Store::new(Settings::parse(&db.url).unwrap(), 4).unwrap();
+        let url = db.url.clone();
+        Self::through(&url, db, sources, handlers, dispatch).await
+    }
+
+    /// The same, connected by another URL, such as that of a `PgProxy`.
+    pub(crate) async fn through(
+        url: &str,
+        db: Arc<TestDb>,
+        sources: Vec<Source>,
+        handlers: Vec<HandlerSpec>,
+        dispatch: Option<DispatchConfig>,
+    ) -> Self {
+        let store = Store::new(Settings::parse(url).unwrap(), 4).unwrap();
         let config = EngineConfig {
             sources,
             handlers,
@@ -120,7 +147,7 @@ impl Inbox {
             db,
             public,
             api,
-            http: reqwest::Client::new(),
+            http: super::node::client(),
             _running: running,
         }
     }

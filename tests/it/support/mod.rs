@@ -15,6 +15,7 @@
 )]
 
 pub(crate) mod app;
+pub(crate) mod cli;
 pub(crate) mod database;
 pub(crate) mod inbox;
 pub(crate) mod node;
@@ -27,6 +28,7 @@ pub(crate) mod signer;
 pub(crate) mod wait;
 
 pub(crate) use app::{AppBuilder, TestApp};
+pub(crate) use cli::{Ran, oncehook};
 pub(crate) use database::{TestDb, backend_pid, connect};
 pub(crate) use node::Node;
 pub(crate) use own::OwnCluster;

@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -48,8 +49,7 @@ pub(crate) struct Node {
 impl Node {
     /// Starts it on free ports and returns once it listens.
     pub(crate) async fn start(launch: Launch) -> Self {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (process, public, api) = Process::start(&launch, any, any).await;
+        let (process, public, api) = Process::start(&launch, free_address(), free_address()).await;
         Self {
             public,
             api,
@@ -349,6 +349,25 @@ fn write_config(launch: &Launch, public: SocketAddr, api: SocketAddr) -> PathBuf
     fs::write(&fresh, listen + &launch.toml).unwrap();
     fs::rename(&fresh, &path).unwrap();
     path
+}
+
+/// An address that is still free when the node comes back to it. Ports of the ephemeral range are
+/// not: while it is down, any outgoing connection on the machine may be given its port.
+pub(crate) fn free_address() -> SocketAddr {
+    const FIRST: u32 = 10_240;
+    const PORTS: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes of other tests begin elsewhere.
+    let begin = std::process::id().wrapping_mul(7_919) % PORTS;
+    for _ in 0..PORTS {
+        let next = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = u16::try_from(FIRST + next).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+    panic!("no free port");
 }
 
 /// A client that follows no redirects and waits a minute.

@@ -32,6 +32,8 @@ pub(crate) enum Action {
 
 #[derive(Debug)]
 struct Rule {
+    /// What the statement before it on the same connection must contain.
+    after: String,
     needle: String,
     action: Action,
 }
@@ -106,10 +108,22 @@ impl PgProxy {
 
     /// Does `action` once, at the next statement whose text contains `needle` (in any case).
     pub(crate) fn arm(&self, needle: &str, action: Action) {
+        self.arm_after("", needle, action);
+    }
+
+    /// As [`PgProxy::arm`], but only right behind a statement that contains `after` on the same
+    /// connection: the COMMIT of an ingest and not that of whoever commits next.
+    pub(crate) fn arm_after(&self, after: &str, needle: &str, action: Action) {
         self.shared.rules.lock().unwrap().push(Rule {
+            after: after.to_ascii_lowercase(),
             needle: needle.to_ascii_lowercase(),
             action,
         });
+    }
+
+    /// Forgets what was armed and has not taken place.
+    pub(crate) fn disarm(&self) {
+        self.shared.rules.lock().unwrap().clear();
     }
 
     /// Waits until so many armed actions have taken place; a `CutAfter` when it was answered.
@@ -178,12 +192,16 @@ impl Shared {
         tokio::time::sleep(delay).await;
     }
 
-    fn take_rule(&self, statement: &str) -> Option<Rule> {
-        let statement = statement.to_ascii_lowercase();
+    fn take_rule(&self, before: &str, statement: &str) -> Option<Rule> {
         let mut rules = self.rules.lock().unwrap();
-        let index = rules
-            .iter()
-            .position(|rule| statement.contains(&rule.needle))?;
+        let index = rules.iter().position(|rule| {
+            let hit = match rule.needle.as_str() {
+                // Not the "read committed" of a BEGIN.
+                "commit" => statement.trim() == "commit",
+                needle => statement.contains(needle),
+            };
+            hit && before.contains(&rule.after)
+        })?;
         Some(rules.remove(index))
     }
 
@@ -245,11 +263,17 @@ async fn frontend(
         break;
     }
     let mut prepared = HashMap::new();
+    let mut before = String::new();
     loop {
         let frame = read_frame(&mut from, 1).await?;
         shared.pass().await;
-        let statement = executed(&frame, &mut prepared);
-        match statement.and_then(|statement| shared.take_rule(&statement)) {
+        let rule = executed(&frame, &mut prepared).and_then(|statement| {
+            let statement = statement.to_ascii_lowercase();
+            let rule = shared.take_rule(&before, &statement);
+            before = statement;
+            rule
+        });
+        match rule {
             Some(Rule {
                 action: Action::CutBefore,
                 ..
@@ -260,6 +284,7 @@ async fn frontend(
             Some(Rule {
                 action: Action::CutAfter,
                 needle,
+                ..
             }) => {
                 lost.commit.store(needle == "commit", Ordering::SeqCst);
                 lost.on.store(true, Ordering::SeqCst);

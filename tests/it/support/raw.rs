@@ -26,6 +26,23 @@ pub(crate) struct RawResponse {
     pub(crate) body: String,
 }
 
+impl RawResponse {
+    /// The first header of this name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim())
+    }
+
+    /// Whether it says that it repeats an earlier answer.
+    pub(crate) fn replayed(&self) -> bool {
+        self.header("Idempotency-Replayed") == Some("true")
+    }
+}
+
 impl RawHttp {
     /// Connects.
     pub(crate) async fn connect(address: SocketAddr) -> Self {

@@ -149,7 +149,12 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Starts one.
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// Starts one on an address that was called before, such as one of `free_address`.
+    pub(crate) async fn start_on(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
         let script = Arc::new(Mutex::new(Script {
             received: Vec::new(),
             next: VecDeque::new(),

@@ -52,6 +52,20 @@ pub(crate) fn standard_webhooks(
     ]
 }
 
+/// The value of `X-Hub-Signature-256`.
+pub(crate) fn github(secret: &str, body: &[u8]) -> String {
+    format!(
+        "sha256={}",
+        hex::encode(hmac_sha256(secret.as_bytes(), &[body]))
+    )
+}
+
+/// `hmacSignature` of one Adyen item over its eight signed fields.
+pub(crate) fn adyen(hex_key: &str, fields: [&str; 8]) -> String {
+    let key = hex::decode(hex_key).unwrap();
+    STANDARD.encode(hmac_sha256(&key, &[fields.join(":").as_bytes()]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,406 @@
+-- The whole schema of oncehook, as people read it: tables in the order of a webhook's path.
+--
+-- Machines run src/store/migrations/; tests/it/schema.rs shows that migrating an empty database
+-- gives exactly this one. Change both, or neither.
+--
+-- Rules that hold for every table:
+-- - Everything lives in schema `oncehook`, beside whatever else the database holds. The migrations
+--   keep their history in oncehook.schema_history, which is not shown here.
+-- - No foreign keys: partitions are meant to leave as a whole, and a check against another table
+--   would put its lock on the path of an acknowledgement.
+-- - Texts that come from providers are COLLATE "C": two texts are equal when their bytes are.
+-- - Times in rows, due times and ends of leases are by the database's clock, never by a node's.
+-- - Ids of events and requests are UUIDv7 made by PostgreSQL from the transaction's time, so an id
+--   also says in which day's partition its row lies. There is no default partition.
+-- - Nothing here deletes events, keys or outcomes: retention is not there yet.
+
+CREATE SCHEMA oncehook;
+
+-- Ids ----------------------------------------------------------------------------------------------
+
+-- A UUIDv7 of a moment: 48 bits of milliseconds, the rest random.
+CREATE FUNCTION oncehook.uuid7(at timestamptz) RETURNS uuid
+  LANGUAGE sql VOLATILE PARALLEL SAFE
+  RETURN overlay(gen_random_uuid()::text PLACING
+    overlay(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') PLACING '-' FROM 9 FOR 0) || '-7'
+    FROM 1 FOR 15)::uuid;
+
+-- The smallest UUIDv7 of a moment: a partition's bound, and "received since" in a query.
+CREATE FUNCTION oncehook.uuid7_floor(at timestamptz) RETURNS uuid
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  RETURN (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
+
+-- Registry -----------------------------------------------------------------------------------------
+
+-- A configured sender and its stable small id.
+-- Written: at start and reload of a node, under an advisory lock. Renamed by `was`. Never deleted.
+-- Invariant: `recipe` says how event keys are built. A node whose configuration builds them in
+-- another way is refused at start, since the same event would be taken for a new one.
+-- `first_name` is part of every effect key, so a rename changes none.
+CREATE TABLE oncehook.source (
+  id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name       text COLLATE "C" NOT NULL UNIQUE,
+  first_name text COLLATE "C" NOT NULL,
+  recipe     text COLLATE "C" NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- A configured handler and its stable small id.
+-- Written: at start and reload. Renamed by `was`. `handlers retire` sets retired_at. Never deleted:
+-- a retired name is never used again, because outcomes and effect keys refer to it.
+CREATE TABLE oncehook.handler (
+  id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name       text COLLATE "C" NOT NULL UNIQUE,
+  first_name text COLLATE "C" NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  retired_at timestamptz
+);
+
+-- Receiving ----------------------------------------------------------------------------------------
+
+-- The one place that decides whether an event is new.
+-- Written: by the ingest transaction, INSERT .. ON CONFLICT DO NOTHING, keys in sorted order, so
+-- that two batches never deadlock. Never updated, never deleted (keys are kept for ever until
+-- retention comes).
+-- Invariant: (source_id, key) names at most one event, for any number of nodes and copies at once.
+-- `canonical_digest` is over the comparable content under `digest_rule`; later copies are judged
+-- under the rule stored here. NULL: only the raw bytes compare.
+-- Apart from `event`, and by hash: a unique constraint over day partitions could not hold.
+CREATE TABLE oncehook.event_key (
+  source_id        int NOT NULL,
+  key              text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 2048),
+  event_id         uuid NOT NULL,
+  raw_digest       bytea NOT NULL CHECK (octet_length(raw_digest) = 32),
+  canonical_digest bytea CHECK (octet_length(canonical_digest) = 32),
+  digest_rule      smallint NOT NULL,
+  first_seen       timestamptz NOT NULL,
+  PRIMARY KEY (source_id, key)
+) PARTITION BY HASH (source_id, key);
+
+-- event_key_00 .. event_key_15.
+DO $$
+BEGIN
+  FOR n IN 0..15 LOOP
+    EXECUTE format('CREATE TABLE oncehook.event_key_%s PARTITION OF oncehook.event_key FOR VALUES WITH (MODULUS 16, REMAINDER %s)',
+                   lpad(n::text, 2, '0'), n);
+  END LOOP;
+END $$;
+
+-- One HTTP request as received, of which at least one item was new.
+-- Written: by the ingest transaction. Never updated. Leaves by partition, which nothing does yet.
+-- Invariant: `body` is the bytes on the wire, from the first to the last. `headers` is a JSON array
+-- of [name, value], allow-listed, never one whose value is a secret; bytea because a value may hold
+-- anything. `query` has its values masked. `secret_label` names the secret that verified it.
+CREATE TABLE oncehook.request (
+  id             uuid PRIMARY KEY,
+  received_at    timestamptz NOT NULL,
+  source_id      int NOT NULL,
+  body           bytea NOT NULL,
+  headers        bytea NOT NULL,
+  method         text COLLATE "C" NOT NULL,
+  path           text COLLATE "C" NOT NULL,
+  query          text COLLATE "C",
+  peer           inet,
+  secret_label   text COLLATE "C" NOT NULL
+) PARTITION BY RANGE (id);
+
+-- lz4 takes a third of pglz's time; a server built without it keeps its default.
+DO $$
+BEGIN
+  ALTER TABLE oncehook.request ALTER body SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+  RAISE NOTICE 'this PostgreSQL was built without lz4: bodies use its default compression';
+END $$;
+
+-- One fact: an item of a request.
+-- Written: by the ingest transaction, together with its key and its deliveries. Never updated.
+-- Leaves by partition, which nothing does yet.
+-- `request_id`, `item_offset`, `item_length`: where in request.body its bytes are.
+-- `state` is what was known at insert: NULL (has deliveries), unreadable, ignored, unrecognized (no
+-- handler took it). pending, dead, failed and succeeded are derived from deliveries and outcomes.
+-- `routes`: ids of the handlers it was fanned out to when it came.
+-- `correlation_id`: of the request that brought it; on every log line from there to the handler.
+CREATE TABLE oncehook.event (
+  id           uuid PRIMARY KEY,
+  request_id   uuid NOT NULL,
+  item_offset  int NOT NULL,
+  item_length  int NOT NULL,
+  source_id    int NOT NULL,
+  key          text COLLATE "C" NOT NULL,
+  provider_id  text COLLATE "C",
+  type         text COLLATE "C",
+  entity       text COLLATE "C",
+  account      text COLLATE "C",
+  mode         text COLLATE "C",
+  occurred_at  timestamptz,
+  correlation_id uuid NOT NULL,
+  state        text COLLATE "C" CHECK (state IN ('unreadable', 'ignored', 'unrecognized')),
+  state_reason text COLLATE "C",
+  routes       int[] NOT NULL
+) PARTITION BY RANGE (id);
+
+-- Later copies of known events: one row per event, secret and batch.
+-- Written: by the ingest transaction, also for a conflict. Never updated. Leaves by partition,
+-- which nothing does yet.
+-- Invariant: a duplicate's COMMIT writes too, so it waits for the standbys just as the original's
+-- did and cannot be acknowledged ahead of it.
+CREATE TABLE oncehook.receipt (
+  event_id     uuid NOT NULL,
+  received_at  timestamptz NOT NULL,
+  count        int NOT NULL CHECK (count > 0),
+  secret_label text COLLATE "C" NOT NULL
+) PARTITION BY RANGE (received_at);
+CREATE INDEX receipt_event ON oncehook.receipt (event_id);
+
+-- Handling -----------------------------------------------------------------------------------------
+
+-- One unfinished (event, handler): the hot table, as small as the work that is open.
+-- Written: by ingest (fan-out) and by replay. Updated by claim, retry, give-back and reap. Deleted
+-- by the statement that writes the outcome.
+-- Invariants: a row exists while its run has no outcome. Every change of a leased row compares
+-- `lease_token` and counts its rows: a stale token changes nothing. Only the database's clock
+-- decides when a lease has ended.
+-- `run` counts replays; `generation` is part of the effect key and grows by a forced replay only.
+-- `failures`: recorded failed tries. `losses`: leases lost. `losses_alone`: of these, while it was
+-- the only delivery executing in its process; they alone count towards the crash cap.
+-- `suspect`: a lease was lost, so it is claimed alone from now on.
+-- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
+-- new row versions on the same page.
+CREATE TABLE oncehook.delivery (
+  event_id     uuid NOT NULL,
+  handler_id   int NOT NULL,
+  run          smallint NOT NULL DEFAULT 1 CHECK (run > 0),
+  generation   smallint NOT NULL DEFAULT 0,
+  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'leased')),
+  failures     smallint NOT NULL DEFAULT 0,
+  suspect      bool NOT NULL DEFAULT false,
+  losses_alone smallint NOT NULL DEFAULT 0,
+  losses       smallint NOT NULL DEFAULT 0,
+  first_try_at timestamptz,
+  run_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  leased_at    timestamptz,
+  lease_token  uuid,
+  lease_until  timestamptz,
+  PRIMARY KEY (event_id, handler_id),
+  CHECK ((state = 'leased') = (lease_token IS NOT NULL)),
+  CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
+  CHECK ((state = 'leased') = (leased_at IS NOT NULL))
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+        autovacuum_vacuum_cost_delay = 1);
+CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND NOT suspect;
+CREATE INDEX delivery_suspect ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND suspect;
+CREATE INDEX delivery_lease   ON oncehook.delivery (lease_until) WHERE state = 'leased';
+
+-- The one final row of (event, handler, run).
+-- Written: by the transaction that holds the handler's effect, in one statement with the delete of
+-- the delivery; by `handlers retire` for what it cancels. Never updated. Leaves by partition, which
+-- nothing does yet.
+-- Invariant: at most one per (event, handler, run), by its primary key.
+-- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
+-- handler says it made.
+CREATE TABLE oncehook.outcome (
+  event_id    uuid NOT NULL,
+  handler_id  int NOT NULL,
+  run         smallint NOT NULL,
+  generation  smallint NOT NULL,
+  result      text COLLATE "C" NOT NULL CHECK (result IN ('succeeded', 'failed', 'skipped', 'dead', 'cancelled')),
+  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'operator')),
+  reason      text,
+  resource    text,
+  attempts    int NOT NULL,
+  finished_at timestamptz NOT NULL,
+  PRIMARY KEY (event_id, handler_id, run)
+) PARTITION BY RANGE (event_id);
+
+-- Tries that failed or were lost, and answers that came after a lost lease.
+-- Written: in the transaction that puts the delivery back or ends it. Never updated. Leaves by
+-- partition, which nothing does yet.
+-- `verdict`: retry, permanent, lost (the lease ended without an answer), evidence (an http answer
+-- whose lease was gone: it decides nothing, and is kept).
+-- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
+-- kept.
+CREATE TABLE oncehook.attempt (
+  event_id    uuid NOT NULL,
+  handler_id  int NOT NULL,
+  run         smallint NOT NULL,
+  lease_token uuid,
+  started_at  timestamptz,
+  ended_at    timestamptz NOT NULL,
+  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'permanent', 'lost', 'evidence')),
+  error       text
+) PARTITION BY RANGE (ended_at);
+CREATE INDEX attempt_event ON oncehook.attempt (event_id);
+
+-- What went otherwise ------------------------------------------------------------------------------
+
+-- Other content under a known key: kept, alerted, never processed.
+-- Written: by the ingest transaction, once per digest. Never updated or deleted.
+CREATE TABLE oncehook.conflict (
+  source_id    int NOT NULL,
+  key          text COLLATE "C" NOT NULL,
+  raw_digest   bytea NOT NULL CHECK (octet_length(raw_digest) = 32),
+  event_id     uuid NOT NULL,
+  first_digest bytea NOT NULL CHECK (octet_length(first_digest) = 32),
+  seen_at      timestamptz NOT NULL,
+  body         bytea NOT NULL,
+  secret_label text COLLATE "C" NOT NULL,
+  PRIMARY KEY (source_id, key, raw_digest)
+);
+
+-- A sample of refused requests: at most ten a second per source and reason; the counters are exact.
+-- Written: off the request's path. Deleted: the oldest beyond 100,000, hourly, by the keeper.
+-- No body: what did not verify is not kept.
+CREATE TABLE oncehook.rejected (
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  received_at timestamptz NOT NULL,
+  source_id   int,
+  reason      text COLLATE "C" NOT NULL,
+  digest      bytea,
+  size        bigint NOT NULL,
+  peer        inet
+);
+
+-- Who did what, why.
+-- Written: in the transaction of the action itself (replay, handlers retire). Append-only, by a
+-- trigger. `subject` is an event id or a handler's name.
+CREATE TABLE oncehook.audit (
+  id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at      timestamptz NOT NULL DEFAULT now(),
+  actor   text NOT NULL,
+  action  text COLLATE "C" NOT NULL,
+  subject text COLLATE "C" NOT NULL,
+  reason  text,
+  before  jsonb,
+  after   jsonb
+);
+CREATE INDEX audit_subject ON oncehook.audit (subject);
+
+CREATE FUNCTION oncehook.audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'oncehook.audit is append-only';
+END $$;
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON oncehook.audit
+  FOR EACH STATEMENT EXECUTE FUNCTION oncehook.audit_is_append_only();
+
+-- House-keeping ------------------------------------------------------------------------------------
+
+-- Makes the day partitions from yesterday to `days_ahead` days from now, in UTC. A partition is
+-- built apart and attached, which does not block writers of its parent.
+CREATE FUNCTION oncehook.make_partitions(days_ahead int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  today date := (now() AT TIME ZONE 'UTC')::date;
+  parent text;
+  child text;
+  starts timestamptz;
+  ends timestamptz;
+  made int := 0;
+BEGIN
+  -- One maker at a time; another node's maker has done the work when the lock is ours.
+  PERFORM pg_advisory_xact_lock(hashtext('oncehook.make_partitions'));
+  FOREACH parent IN ARRAY ARRAY['request', 'event', 'outcome', 'receipt', 'attempt'] LOOP
+    FOR day IN -1 .. days_ahead LOOP
+      child := parent || '_' || to_char(today + day, 'YYYYMMDD');
+      CONTINUE WHEN to_regclass('oncehook.' || child) IS NOT NULL;
+      starts := (today + day)::timestamp AT TIME ZONE 'UTC';
+      ends := (today + day + 1)::timestamp AT TIME ZONE 'UTC';
+      EXECUTE format('CREATE TABLE oncehook.%I (LIKE oncehook.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING COMPRESSION)',
+                     child, parent);
+      IF parent IN ('receipt', 'attempt') THEN
+        EXECUTE format('ALTER TABLE oncehook.%I ATTACH PARTITION oncehook.%I FOR VALUES FROM (%L) TO (%L)',
+                       parent, child, starts, ends);
+      ELSE
+        EXECUTE format('ALTER TABLE oncehook.%I ATTACH PARTITION oncehook.%I FOR VALUES FROM (%L) TO (%L)',
+                       parent, child, oncehook.uuid7_floor(starts), oncehook.uuid7_floor(ends));
+      END IF;
+      made := made + 1;
+    END LOOP;
+  END LOOP;
+  RETURN made;
+END $$;
+
+-- For `sql` handlers -------------------------------------------------------------------------------
+
+-- What a `sql` handler's function gets.
+CREATE TYPE oncehook.delivered AS (
+  id          uuid,
+  source      text,
+  key         text,
+  type        text,
+  entity      text,
+  occurred_at timestamptz,
+  received_at timestamptz,
+  body        bytea,
+  effect_key  text,
+  run         int,
+  attempt     int
+);
+
+-- The body as jsonb, or NULL where jsonb cannot hold it (not JSON, not UTF-8, an escaped NUL).
+CREATE FUNCTION oncehook.body_json(event oncehook.delivered) RETURNS jsonb
+  LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+  RETURN convert_from(event.body, 'UTF8')::jsonb;
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END $$;
+
+-- Runs a `sql` handler over the locked deliveries of a settle batch, each in a block of its own,
+-- until `budget` of handler time is spent. Returns one row per delivery it ran. An ordinary
+-- exception is that delivery's verdict; deadlocks, serialization failures, lock time-outs and
+-- cancellation end the whole batch.
+CREATE FUNCTION oncehook.run_sql_handler(
+  call text, answers_json bool, events uuid[], runs smallint[], attempts int[], effect_keys text[], source_names text[],
+  budget interval,
+  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text
+) RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE
+  began timestamptz := clock_timestamp();
+  event oncehook.delivered;
+  context text;
+  table_name text;
+  column_name text;
+  constraint_name text;
+BEGIN
+  FOR n IN 1 .. cardinality(events) LOOP
+    no := n; answer := NULL; code := NULL; message := NULL; object_name := NULL; line := NULL;
+    SELECT e.id, source_names[n], e.key, e.type, e.entity, e.occurred_at, r.received_at,
+           substr(r.body, e.item_offset + 1, e.item_length), effect_keys[n], runs[n], attempts[n]
+      INTO event
+      FROM oncehook.event e JOIN oncehook.request r ON r.id = e.request_id
+     WHERE e.id = events[n];
+    IF NOT FOUND THEN
+      code := 'OH404'; message := 'payload-expired';
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    BEGIN
+      IF answers_json THEN
+        EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
+        IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') OR jsonb_typeof(answer -> 'result') = 'null' THEN
+          -- Not done: what this try wrote goes with its block; the answer stays.
+          RAISE EXCEPTION 'not done' USING ERRCODE = 'OHRET';
+        END IF;
+      ELSE
+        EXECUTE 'SELECT ' || call || '($1)' USING event;
+      END IF;
+      SET CONSTRAINTS ALL IMMEDIATE;
+    EXCEPTION WHEN SQLSTATE 'OHRET' THEN
+      NULL;
+    WHEN OTHERS THEN
+      IF SQLSTATE LIKE '40%' OR SQLSTATE IN ('55P03', '57014') THEN
+        RAISE;
+      END IF;
+      GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
+        column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
+      answer := NULL;
+      code := SQLSTATE;
+      message := SQLERRM;
+      object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
+                               'constraint ' || nullif(constraint_name, ''));
+      -- Only where it happened; the quoted statement may hold values.
+      line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+    END;
+    RETURN NEXT;
+    EXIT WHEN clock_timestamp() - began > budget;
+  END LOOP;
+END $$;

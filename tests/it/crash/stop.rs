@@ -1,0 +1,180 @@
+//! Ends that were asked for, and announcements that come early, late or never.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::support::{Action, until};
+
+use super::{
+    Barrier, QUICK, Sender, begin_handling, booked, end_leases, held_booking, paid, proxied, put,
+    storing_ledger, until_booked_once, verdicts,
+};
+
+#[tokio::test]
+async fn a_node_that_is_asked_to_end_gives_back_what_it_has_not_begun() {
+    let mut app = storing_ledger()
+        .setup(super::BOOK_BEHIND_BARRIER)
+        .sql_handler("ledger", "app.book_behind_barrier", "lease = \"1h\"")
+        .start()
+        .await;
+    for n in 0..10 {
+        put(&app, &paid(&format!("evt_{n}"))).await;
+    }
+    let barrier = Barrier::closed(&app.db).await;
+    begin_handling(&mut app).await;
+    barrier.until_waited(&app.db).await;
+    assert_eq!(app.db.count("delivery WHERE state = 'leased'").await, 10);
+    app.sigterm();
+    app.until_logged("\"stopping\"").await;
+    barrier.open().await;
+    assert_eq!(app.exit().await.code(), Some(0));
+    // The one that ran is done, the others wait for nobody's lease.
+    assert_eq!(app.db.count("outcome").await, 1);
+    assert_eq!(app.db.count("delivery WHERE state = 'ready'").await, 9);
+    let toml = app.toml().to_owned();
+    let second = app.another_node_with(&toml).await;
+    for n in 0..10 {
+        let key = format!("evt_{n}");
+        let outcome = until_booked_once(&second, &app.db, &key).await;
+        assert_eq!(outcome["attempts"], 1);
+        assert!(verdicts(&second, &key).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_outlasts_the_grace_is_abandoned_and_run_again() {
+    let lines = format!("{QUICK}\ntimeout = \"1m\"");
+    let mut app = held_booking(&lines)
+        .env("ONCEHOOK_DISPATCH__GRACE", "200ms")
+        .start()
+        .await;
+    let barrier = Barrier::closed(&app.db).await;
+    put(&app, &paid("evt_1")).await;
+    barrier.until_waited(&app.db).await;
+    let start = Instant::now();
+    assert_eq!(app.stop().await.code(), Some(0));
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    barrier.open().await;
+    let second = app.another_node().await;
+    until("its transaction is over", async || {
+        booked(&app.db, "evt_1").await == 0
+    })
+    .await;
+    end_leases(&app.db).await;
+    until_booked_once(&second, &app.db, "evt_1").await;
+}
+
+#[tokio::test]
+async fn ended_under_load_a_node_loses_nothing_and_the_other_goes_on() {
+    let mut app = held_booking(QUICK).start().await;
+    let second = app.another_node().await;
+    let mut senders = JoinSet::new();
+    for client in 0..8 {
+        let sender = Sender::to(&app);
+        senders.spawn(async move {
+            let mut acknowledged = Vec::new();
+            // Until the node is gone.
+            for n in 0.. {
+                let key = format!("evt_{client}_{n}");
+                match sender.send(&paid(&key)).await {
+                    Some((200, _)) => acknowledged.push(key),
+                    Some((status, _)) => panic!("answered {status}"),
+                    None => break,
+                }
+            }
+            acknowledged
+        });
+    }
+    until("work is done under load", async || {
+        app.db.count("outcome").await > 50
+    })
+    .await;
+    assert_eq!(app.stop().await.code(), Some(0));
+    let acknowledged: Vec<String> = senders.join_all().await.into_iter().flatten().collect();
+    until("the other node finishes it", async || {
+        app.db.count("delivery").await == 0
+    })
+    .await;
+    for key in &acknowledged {
+        assert_eq!(booked(&app.db, key).await, 1, "{key}");
+    }
+    assert_eq!(
+        app.db.count("app.ledger").await,
+        app.db.count("event").await
+    );
+    assert_eq!(
+        app.db
+            .count("outcome WHERE result <> 'succeeded' OR attempts > 1")
+            .await,
+        0
+    );
+    drop(second);
+}
+
+#[tokio::test]
+async fn f39_nothing_is_begun_before_its_commit_and_nothing_that_was_rolled_back() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .on(db)
+        .database_url(&url)
+        .start()
+        .await;
+    let toml = app
+        .toml()
+        .replace(&url, &app.db.url)
+        .replace("enabled = false", "enabled = true");
+    let worker = app.another_node_with(&toml).await;
+
+    proxy.arm_after("ingest_reserve:", "COMMIT", Action::FreezeBefore);
+    let sent = Sender::to(&app).spawn(paid("evt_1"));
+    proxy.until_fired(1).await;
+    // The worker takes what comes later, and looks for more.
+    for n in 0..3 {
+        let key = format!("evt_later_{n}");
+        put(&worker, &paid(&key)).await;
+        until_booked_once(&worker, &app.db, &key).await;
+    }
+    assert_eq!(booked(&app.db, "evt_1").await, 0);
+    proxy.thaw();
+    until_booked_once(&worker, &app.db, "evt_1").await;
+    drop(sent.await);
+
+    proxy.arm_after("ingest_reserve:", "COMMIT", Action::FreezeBefore);
+    let sent = Sender::to(&app).spawn(paid("evt_2"));
+    proxy.until_fired(2).await;
+    app.kill9();
+    proxy.cut();
+    put(&worker, &paid("evt_3")).await;
+    until_booked_once(&worker, &app.db, "evt_3").await;
+    assert_eq!(worker.timeline("stripe", "evt_2").await, None);
+    assert_eq!(booked(&app.db, "evt_2").await, 0);
+    drop(sent.await);
+}
+
+#[tokio::test]
+async fn f39_a_wake_up_that_is_lost_costs_a_poll() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .on(db)
+        .database_url(&url)
+        .start()
+        .await;
+    let toml = app
+        .toml()
+        .replace(&url, &app.db.url)
+        .replace("enabled = false", "enabled = true");
+    let worker = app.another_node_with(&toml).await;
+    proxy.arm("NOTIFY oncehook_work", Action::CutBefore);
+    put(&app, &paid("evt_1")).await;
+    proxy.until_fired(1).await;
+    until_booked_once(&worker, &app.db, "evt_1").await;
+}

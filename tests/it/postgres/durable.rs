@@ -1,0 +1,74 @@
+//! What counts as committed.
+
+use crate::crash::{Sender, booking, paid, put, until_booked_once};
+use crate::support::TestDb;
+
+use super::expect_unavailable;
+
+/// As a cancelled wait for a standby: the COMMIT is answered with success, and with a warning.
+const WARN_AT_COMMIT: &str = "
+CREATE FUNCTION app.warn() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE WARNING 'canceling wait for synchronous replication due to user request';
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON oncehook.delivery DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION app.warn();
+CREATE FUNCTION app.warn_early() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE WARNING 'before the commit';
+  RETURN NEW;
+END $$;
+CREATE TRIGGER warn_early BEFORE INSERT ON oncehook.event_key FOR EACH ROW EXECUTE FUNCTION app.warn_early()";
+
+#[tokio::test]
+async fn a_commit_answered_with_a_warning_is_not_acknowledged() {
+    let app = booking().setup(WARN_AT_COMMIT).start().await;
+    expect_unavailable(&app, &paid("evt_1")).await;
+    app.until_logged("not durable").await;
+    // It is stored here, if not everywhere; the sender's next copy is a duplicate whose own
+    // commit is sound.
+    assert_eq!(
+        Sender::to(&app).send(&paid("evt_1")).await,
+        Some((200, true))
+    );
+    until_booked_once(&app, &app.db, "evt_1").await;
+    // A warning that comes before the COMMIT says nothing about it.
+    app.db
+        .execute("DROP TRIGGER warn ON oncehook.delivery")
+        .await;
+    assert!(!put(&app, &paid("evt_2")).await);
+    until_booked_once(&app, &app.db, "evt_2").await;
+}
+
+#[tokio::test]
+async fn durability_lowered_by_database_or_role_is_raised_again() {
+    let db = TestDb::new().await;
+    let name = &db.name;
+    db.execute_outside(&format!(
+        "ALTER DATABASE {name} SET synchronous_commit = off"
+    ))
+    .await;
+    let app = booking()
+        .setup(
+            "CREATE TABLE app.seen (what text, setting text);
+             CREATE FUNCTION app.see() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+               INSERT INTO app.seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'));
+               RETURN NEW;
+             END $$;
+             CREATE TRIGGER see BEFORE INSERT ON app.ledger FOR EACH ROW EXECUTE FUNCTION app.see();
+             CREATE TRIGGER see AFTER INSERT ON oncehook.delivery FOR EACH ROW EXECUTE FUNCTION app.see()",
+        )
+        .on(db)
+        .start()
+        .await;
+    assert_eq!(app.db.one::<String>("SHOW synchronous_commit").await, "off");
+    put(&app, &paid("evt_1")).await;
+    until_booked_once(&app, &app.db, "evt_1").await;
+    let seen = "SELECT what || ' ' || setting FROM app.seen ORDER BY what";
+    assert_eq!(
+        app.db.all::<String>(seen).await,
+        ["delivery on", "ledger on"]
+    );
+}
