@@ -43,6 +43,9 @@ pub struct ActiveSource {
     pub id: i32,
     /// The source.
     pub source: Arc<Source>,
+    /// The set it was found in: a request is fanned out by the table it began under, whatever a
+    /// reload changes while its body arrives.
+    active: Arc<Active>,
 }
 
 /// A refused request, for the counter, the log and `rejected`.
@@ -155,10 +158,8 @@ impl Engine {
     /// The source of this name.
     pub fn source(&self, name: &str) -> Option<ActiveSource> {
         let active = self.0.registry.current();
-        active.sources.get(name).map(|(id, source)| ActiveSource {
-            id: *id,
-            source: Arc::clone(source),
-        })
+        let (id, source) = active.sources.get(name).cloned()?;
+        Some(ActiveSource { id, source, active })
     }
 
     /// Fans the items out, then waits until the request is durable. Dropping the future does not
@@ -167,14 +168,13 @@ impl Engine {
     /// # Errors
     ///
     /// [`Unavailable`]: nothing may be acknowledged.
-    pub async fn submit(&self, mut submission: Submission) -> Result<Receipt, Unavailable> {
+    pub async fn submit(&self, from: &ActiveSource, mut submission: Submission) -> Result<Receipt, Unavailable> {
         let name = submission.source.name.clone();
-        let active = self.0.registry.current();
         submission.handlers = submission
             .items
             .iter()
             .map(|item| match item.reading {
-                Reading::Event => active.routes.of(&name, item.event_type.as_deref()),
+                Reading::Event => from.active.routes.of(&name, item.event_type.as_deref()),
                 Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
             })
             .collect();

@@ -128,7 +128,7 @@ impl Visit<'_> {
             items,
             handlers: Vec::new(),
         };
-        match self.submit(submission).await {
+        match self.submit(active, submission).await {
             Some(receipt) => answer::to(source, &receipt, refused),
             None => Problem::UNAVAILABLE.response(),
         }
@@ -136,14 +136,14 @@ impl Visit<'_> {
 
     /// The receipt, or `None` when nothing is durable. A request without items has nothing to
     /// store.
-    async fn submit(&self, submission: Submission) -> Option<Receipt> {
+    async fn submit(&self, active: &ActiveSource, submission: Submission) -> Option<Receipt> {
         if submission.items.is_empty() {
             return Some(Receipt { items: Vec::new() });
         }
         let bytes = submission.request.body.len();
         let source = submission.source.name.clone();
         let secret = submission.request.secret_label.clone();
-        match self.inbox.engine.submit(submission).await {
+        match self.inbox.engine.submit(active, submission).await {
             Ok(receipt) => {
                 let events = receipt.items.len();
                 let replayed = answer::is_replay(&receipt);
