@@ -42,6 +42,7 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
     let mut check_suspects = true;
     loop {
         let stopping = context.is_stopping();
+        let mut after_suspect = false;
         if stopping && running.tasks.is_empty() {
             return;
         }
@@ -65,7 +66,10 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                 suspect_waits = false;
                 match claim_suspect(&context, &active.handlers, &mut running).await {
                     // Others get their turn, then the next suspect is looked for.
-                    Ok(claimed) => check_suspects = claimed,
+                    Ok(claimed) => {
+                        check_suspects = claimed;
+                        after_suspect = claimed;
+                    }
                     Err(error) => pause_on_error(error),
                 }
                 if !running.tasks.is_empty() {
@@ -92,7 +96,7 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                 }
             }
         }
-        if check_suspects && running.tasks.is_empty() && !context.is_stopping() {
+        if after_suspect && running.tasks.is_empty() {
             // The others had their turn and no work; nobody would wake us for the next suspect.
             continue;
         }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::domain::{Digest, EffectKey, EventKey};
 
 use super::connection::Connection;
+use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError};
 
 const FIND: &str = include_str!("sql/event_find.sql");
@@ -294,6 +295,8 @@ impl Store {
         let found = self.find(source, key).await?;
         let connection = self.admin().await?;
         let id = found.event_id;
+        // One snapshot, or the state would be that of before an outcome which is listed below it.
+        let snapshot = Transaction::snapshot(&connection, Limits::SHORT).await?;
         let one = query(&connection, ONE, &[&id]).await?;
         let derived: Option<String> = query(&connection, STATE, &[&id])
             .await?
@@ -312,6 +315,7 @@ impl Store {
         )
         .await?;
         let audit = query(&connection, AUDIT, &[&id.to_string()]).await?;
+        snapshot.commit().await?;
         let effect_key = |row: &Row| {
             EffectKey::derive(
                 &found.source_first_name,
