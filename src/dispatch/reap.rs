@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Lease, NewAttempt};
-use crate::store::transaction::{Limits, Transaction};
+use crate::store::transaction::{Limits, Transaction, is_connection_error};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 
@@ -40,8 +40,18 @@ async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
     let swept = async {
         let expired = delivery::expired(&transaction, &handlers, BATCH).await?;
         for (lease, held) in &expired {
+            transaction.savepoint().await?;
             // A suspect was claimed alone, so its loss counts towards the crash cap.
-            lost(&transaction, active, lease, lease.progress.suspect, *held).await?;
+            let written = lost(&transaction, active, lease, lease.progress.suspect, *held).await;
+            match written {
+                Ok(()) => transaction.release().await?,
+                Err(error) if is_connection_error(&error) => return Err(error),
+                // One row that cannot be written must not keep the leases of all others.
+                Err(error) => {
+                    transaction.back_to_savepoint().await?;
+                    tracing::error!(error = %error, event.id = %lease.event_id, "a lost lease cannot be reaped");
+                }
+            }
         }
         Ok(expired)
     }
@@ -76,6 +86,9 @@ pub(super) async fn lost(
     let Some(handler) = active.handlers.get(&lease.handler_id) else {
         return Ok(());
     };
+    if delivery::has_outcome(transaction, lease).await? {
+        return delivery::remove(transaction, &[lease]).await;
+    }
     let attempt = NewAttempt {
         event_id: lease.event_id,
         handler_id: lease.handler_id,

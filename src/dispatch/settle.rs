@@ -145,7 +145,19 @@ pub(super) async fn begin<'c>(
     leases: &[Lease],
 ) -> Result<(Transaction<'c>, Locked), StoreError> {
     let transaction = Transaction::begin(connection, limits(handler)).await?;
-    match delivery::lock(&transaction, leases).await {
+    let locked = async {
+        let locked = delivery::lock(&transaction, leases).await?;
+        // The run is finished already: whoever settles it, only the row is left over.
+        let left_over: Vec<&Lease> = locked
+            .finished
+            .iter()
+            .filter_map(|i| leases.get(*i))
+            .collect();
+        delivery::remove(&transaction, &left_over).await?;
+        Ok(locked)
+    }
+    .await;
+    match locked {
         Ok(locked) => {
             for _ in locked.ours.len() + locked.finished.len()..leases.len() {
                 telemetry::lease_lost(&handler.spec.name);

@@ -95,12 +95,6 @@ async fn batch_once(
         .await
         .map_err(Failure::Broken)?;
     let settled = async {
-        let left_over: Vec<&Lease> = locked
-            .finished
-            .iter()
-            .filter_map(|i| batch.get(*i))
-            .collect();
-        delivery::remove(&transaction, &left_over).await?;
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
         let ran = run::run(
             context,
@@ -424,9 +418,9 @@ async fn settle_call(
             let connection = context.store.dispatch().await?;
             let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
             let mut transitions = Transitions::default();
-            if locked.ours.is_empty() {
+            if locked.ours.is_empty() && locked.finished.is_empty() {
                 transitions.evidence(lease, verdict, began);
-            } else {
+            } else if locked.finished.is_empty() {
                 transitions.decide(handler, lease, verdict, began);
             }
             match transitions.write(&transaction).await {

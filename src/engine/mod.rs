@@ -168,7 +168,11 @@ impl Engine {
     /// # Errors
     ///
     /// [`Unavailable`]: nothing may be acknowledged.
-    pub async fn submit(&self, from: &ActiveSource, mut submission: Submission) -> Result<Receipt, Unavailable> {
+    pub async fn submit(
+        &self,
+        from: &ActiveSource,
+        mut submission: Submission,
+    ) -> Result<Receipt, Unavailable> {
         let name = submission.source.name.clone();
         submission.handlers = submission
             .items

@@ -286,6 +286,21 @@ pub(crate) async fn lock(
     Ok(locked)
 }
 
+/// Whether the lease's run has an outcome already. Its row must be locked.
+pub(crate) async fn has_outcome(
+    transaction: &Transaction<'_>,
+    lease: &Lease,
+) -> Result<bool, StoreError> {
+    let (events, handlers, runs) = ([lease.event_id], [lease.handler_id], [lease.run]);
+    let rows = transaction
+        .query(
+            OUTCOME_PRESENT,
+            &[&events.as_slice(), &handlers.as_slice(), &runs.as_slice()],
+        )
+        .await?;
+    Ok(!rows.is_empty())
+}
+
 /// The current transaction's id.
 pub(crate) async fn current_xact(transaction: &Transaction<'_>) -> Result<String, StoreError> {
     let rows = transaction

@@ -11,6 +11,10 @@ const HANDLER_RENAME: &str = include_str!("sql/handler_rename.sql");
 const FUNCTION: &str = include_str!("sql/handler_function.sql");
 const RETIRE: &str = include_str!("sql/handler_retire.sql");
 
+const SOURCE_REUSED: &str = "SELECT name FROM oncehook.source WHERE first_name = $1 AND name <> $1";
+const HANDLER_REUSED: &str =
+    "SELECT name FROM oncehook.handler WHERE first_name = $1 AND name <> $1";
+
 /// A configured name and what it was called before.
 #[derive(Debug)]
 pub(crate) struct Name<'a> {
@@ -145,7 +149,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown name, [`StoreError::Refused`] when it is retired
-    /// already.
+    /// already and nothing is left of it.
     pub async fn retire_handler(
         &self,
         handler: &str,
@@ -162,17 +166,20 @@ impl Store {
         let transaction = Transaction::begin(&connection, limits).await?;
         let done = async {
             let rows = transaction
-                .query("UPDATE oncehook.handler SET retired_at = now() WHERE name = $1 AND retired_at IS NULL RETURNING id", &[&handler])
+                .query("SELECT id, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
                 .await?;
-            let Some(id) = rows.first().map(|row| row.get::<_, i32>(0)) else {
-                let known = transaction.query("SELECT FROM oncehook.handler WHERE name = $1", &[&handler]).await?;
-                return Err(if known.is_empty() {
-                    StoreError::NotFound(format!("there is no handler {handler:?}"))
-                } else {
-                    StoreError::Refused(format!("handler {handler:?} is retired already"))
-                });
+            let Some((id, retired)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1))) else {
+                return Err(StoreError::NotFound(format!("there is no handler {handler:?}")));
             };
+            transaction
+                .execute("UPDATE oncehook.handler SET retired_at = now() WHERE id = $1 AND retired_at IS NULL", &[&id])
+                .await?;
             let cancelled = transaction.execute(RETIRE, &[&id, &reason]).await?;
+            // A node that had not reloaded yet may have fanned out to it since: once more is right
+            // as long as there is something to cancel.
+            if retired && cancelled == 0 {
+                return Err(StoreError::Refused(format!("handler {handler:?} is retired already, and nothing is left of it")));
+            }
             audit::record(&transaction, actor, "handler.retire", handler, reason, &serde_json::json!({ "cancelled": cancelled })).await?;
             Ok(cancelled)
         }
@@ -190,6 +197,23 @@ impl Store {
     }
 }
 
+/// A name that something else once had is part of that other's effect keys for ever.
+async fn refuse_reused(
+    transaction: &Transaction<'_>,
+    what: &str,
+    sql: &'static str,
+    name: &str,
+) -> Result<(), StoreError> {
+    match transaction.query(sql, &[&name]).await?.first() {
+        Some(row) => Err(StoreError::Refused(format!(
+            "{what} {name:?} is what {what} {:?} was first called: its effect keys are made of that name. Give the new one \
+             another name, or keep `was = {name:?}` at the renamed one",
+            row.get::<_, &str>(0)
+        ))),
+        None => Ok(()),
+    }
+}
+
 async fn register_sources(
     transaction: &Transaction<'_>,
     names: &[Name<'_>],
@@ -202,6 +226,7 @@ async fn register_sources(
                 .execute(SOURCE_RENAME, &[&was, &name.now])
                 .await?;
         }
+        refuse_reused(transaction, "source", SOURCE_REUSED, name.now).await?;
         let rows = transaction
             .query(SOURCE, &[&name.now, &name.recipe])
             .await?;
@@ -235,6 +260,7 @@ async fn register_handlers(
                 .execute(HANDLER_RENAME, &[&was, &name.now])
                 .await?;
         }
+        refuse_reused(transaction, "handler", HANDLER_REUSED, name.now).await?;
         let rows = transaction.query(HANDLER, &[&name.now]).await?;
         let row = rows.first().ok_or_else(|| {
             StoreError::NotFound(format!("handler {:?} could not be registered", name.now))

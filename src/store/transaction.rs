@@ -45,6 +45,22 @@ impl<'c> Transaction<'c> {
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
+        Self::begin_at("READ COMMITTED", connection, limits).await
+    }
+
+    /// BEGIN for reading only: every statement sees what was committed at the first one.
+    pub(crate) async fn snapshot(
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        Self::begin_at("REPEATABLE READ READ ONLY", connection, limits).await
+    }
+
+    async fn begin_at(
+        mode: &str,
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
         // A role that lowers durability does not lower ours.
         let durability = if connection.lowered_durability() {
             "SET LOCAL synchronous_commit = on;"
@@ -59,7 +75,7 @@ impl<'c> Transaction<'c> {
                 ""
             };
         let text = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} {client_check} SET LOCAL statement_timeout = {}; \
+            "BEGIN ISOLATION LEVEL {mode}; {durability} {client_check} SET LOCAL statement_timeout = {}; \
              SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
             limits.statement.as_millis(),
             limits.idle.as_millis(),
