@@ -93,7 +93,8 @@ async fn batch_once(
     let began = Instant::now();
     let (transaction, locked) = settle::begin(&connection, handler, batch)
         .await
-        .map_err(Failure::Broken)?;
+        // No handler has run: nothing is lost, whatever went wrong.
+        .map_err(Failure::NotBegun)?;
     let settled = async {
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
         let ran = run::run(

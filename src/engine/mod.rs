@@ -6,6 +6,7 @@ mod refusals;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
@@ -22,6 +23,11 @@ use crate::store::{Store, StoreError};
 use crate::telemetry;
 
 use refusals::Refusals;
+
+/// How long a good answer of the readiness probe holds.
+const READY_HOLDS: Duration = Duration::from_secs(1);
+/// Longest wait at shutdown for what is still queued. None of it was acknowledged.
+const FLUSH: Duration = Duration::from_secs(10);
 
 /// What an engine runs with.
 #[derive(Debug, Clone, Default)]
@@ -90,6 +96,8 @@ struct Inner {
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
+    /// When the database last took a write of the readiness probe.
+    writable_at: Mutex<Option<Instant>>,
     dispatcher: Mutex<Option<Dispatcher>>,
     background: Vec<JoinHandle<()>>,
 }
@@ -133,6 +141,7 @@ impl Engine {
             ingest,
             refusals,
             draining: AtomicBool::new(false),
+            writable_at: Mutex::new(None),
             dispatcher: Mutex::new(dispatcher),
             background,
         })))
@@ -241,7 +250,12 @@ impl Engine {
         if let Some(dispatcher) = self.0.dispatcher.lock().await.take() {
             dispatcher.stop().await;
         }
-        self.0.ingest.flush().await;
+        if tokio::time::timeout(FLUSH, self.0.ingest.flush())
+            .await
+            .is_err()
+        {
+            tracing::warn!("requests were still queued at the end; none of them was acknowledged");
+        }
         self.0.refusals.flush().await;
         for task in &self.0.background {
             task.abort();
@@ -254,7 +268,15 @@ impl Engine {
     ///
     /// [`StoreError`]: it does not.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        self.0.store.check_writable().await
+        // One probe at a time, and a good answer holds for a second: the route is public.
+        let mut last = self.0.writable_at.lock().await;
+        if last.is_some_and(|at| at.elapsed() < READY_HOLDS) {
+            return Ok(());
+        }
+        *last = None;
+        self.0.store.check_writable().await?;
+        *last = Some(Instant::now());
+        Ok(())
     }
 }
 

@@ -215,14 +215,20 @@ impl Visit<'_> {
         response
     }
 
-    /// Items that failed their own signature are refused one by one.
+    /// Items that failed their own signature: one refusal per reason, however many items a hostile
+    /// batch holds.
     fn reject_items(&self, verified: &Verified, body: &[u8]) {
         if verified.refused_items.is_empty() {
             return;
         }
         let digest = Digest::of(body);
-        for (_, refusal) in &verified.refused_items {
-            self.reject(*refusal, Some(digest), body.len() as u64);
+        let reasons: std::collections::HashSet<Refusal> = verified
+            .refused_items
+            .iter()
+            .map(|(_, refusal)| *refusal)
+            .collect();
+        for refusal in reasons {
+            self.reject(refusal, Some(digest), body.len() as u64);
         }
     }
 

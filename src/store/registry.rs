@@ -118,15 +118,20 @@ impl Store {
         let wanted = || {
             format!(
                 "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
-                 role USAGE on its schema"
+                 role USAGE on its schema and EXECUTE on it"
             )
         };
         let row = connection
             .client()
             .query_opt(&statement, &[&name])
             .await
-            // A name that is no name at all is a syntax error of the lookup.
-            .map_err(|_| StoreError::Refused(wanted()))?
+            // A name that is no name at all is an error of the lookup (class 42 or 22).
+            .map_err(|error| match error.code() {
+                Some(code) if code.code().starts_with("42") || code.code().starts_with("22") => {
+                    StoreError::Refused(wanted())
+                }
+                _ => StoreError::from(error),
+            })?
             .ok_or_else(|| StoreError::Refused(wanted()))?;
         match row.get::<_, &str>("returns") {
             "void" => Ok(SqlFunction {
