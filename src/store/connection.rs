@@ -16,7 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::settings::Settings;
-use super::transaction::is_connection_error;
+use super::transaction::{is_connection_error, is_stale_session};
 
 /// Longest wait for a connection that is in use.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
@@ -76,14 +76,14 @@ impl Connection {
     }
 
     /// The result of a statement outside a transaction. After an error that means the wrong server
-    /// (a primary turned read-only answers reads and fails every write) the connection does not go
-    /// back to its pool.
+    /// (a primary turned read-only answers reads and fails every write) or a session that lost our
+    /// prepared statements, the connection does not go back to its pool.
     pub(super) fn checked<T>(
         &self,
         result: Result<T, tokio_postgres::Error>,
     ) -> Result<T, StoreError> {
         result.map_err(StoreError::from).inspect_err(|error| {
-            if is_connection_error(error) {
+            if is_connection_error(error) || is_stale_session(error) {
                 self.set_unclean(true);
             }
         })

@@ -195,11 +195,11 @@ pub(crate) async fn suspect_due(
     handlers: &[i32],
 ) -> Result<bool, StoreError> {
     let statement = connection.prepared(SUSPECT_DUE).await?;
-    Ok(connection
+    let row = connection
         .client()
         .query_one(&statement, &[&handlers])
-        .await?
-        .get(0))
+        .await;
+    Ok(connection.checked(row)?.get(0))
 }
 
 fn progress(row: &Row) -> Progress {
@@ -551,8 +551,9 @@ pub(crate) async fn payloads(
     events: &[Uuid],
 ) -> Result<std::collections::HashMap<Uuid, Payload>, StoreError> {
     let statement = connection.prepared(PAYLOADS).await?;
-    let rows = connection.client().query(&statement, &[&events]).await?;
-    Ok(rows
+    let rows = connection.client().query(&statement, &[&events]).await;
+    Ok(connection
+        .checked(rows)?
         .iter()
         .map(|row| {
             (

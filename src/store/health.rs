@@ -54,7 +54,8 @@ impl Store {
         let row = connection
             .client()
             .query_one(&statement, &[&known_handlers])
-            .await?;
+            .await;
+        let row = connection.checked(row)?;
         Ok(Gauges {
             oldest_ready_s: row.get(0),
             late: row.get(1),

@@ -130,7 +130,9 @@ impl Store {
         } else {
             generation
         };
-        let run = run.saturating_add(1);
+        let run = run.checked_add(1).ok_or_else(|| {
+            StoreError::Refused(format!("{}: run {run} is the last there can be", pair()))
+        })?;
         let armed = transaction
             .execute(ARM, &[&found.event_id, &handler.id, &run, &generation])
             .await?;

@@ -165,6 +165,7 @@ impl<'c> Transaction<'c> {
     /// ROLLBACK after an error; the connection stays usable unless the error says otherwise.
     pub(crate) async fn rollback(self, cause: &StoreError) {
         if !is_connection_error(cause)
+            && !is_stale_session(cause)
             && self
                 .connection
                 .client()
@@ -197,6 +198,19 @@ pub(crate) fn is_connection_error(error: &StoreError) -> bool {
         StoreError::Unavailable(_) | StoreError::NotDurable => true,
         _ => false,
     }
+}
+
+/// Whether the server no longer has our prepared statements as they were: a handler ran
+/// `DEALLOCATE ALL` (26000), a pooler lent us another session, or an object that they read was
+/// changed (0A000, "cached plan must not change result type"). Only a new connection helps.
+pub(crate) fn is_stale_session(error: &StoreError) -> bool {
+    error.sqlstate().is_some_and(|code| {
+        [
+            SqlState::INVALID_SQL_STATEMENT_NAME,
+            SqlState::FEATURE_NOT_SUPPORTED,
+        ]
+        .contains(code)
+    })
 }
 
 /// Whether the same transaction may simply be tried again: serialization failure, deadlock, lock
