@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Lease, NewAttempt};
-use crate::store::transaction::{Limits, Transaction, is_connection_error};
+use crate::store::transaction::{Limits, Transaction};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 
@@ -45,12 +45,12 @@ async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
             let written = lost(&transaction, active, lease, lease.progress.suspect, *held).await;
             match written {
                 Ok(()) => transaction.release().await?,
-                Err(error) if is_connection_error(&error) => return Err(error),
                 // One row that cannot be written must not keep the leases of all others.
-                Err(error) => {
+                Err(error) if is_the_rows_own(&error) => {
                     transaction.back_to_savepoint().await?;
                     tracing::error!(error = %error, event.id = %lease.event_id, "a lost lease cannot be reaped");
                 }
+                Err(error) => return Err(error),
             }
         }
         Ok(expired)
@@ -72,6 +72,14 @@ async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
             Err(error)
         }
     }
+}
+
+/// Errors of the values in one row: class 22 and 54, and a key that exists.
+fn is_the_rows_own(error: &StoreError) -> bool {
+    error.sqlstate().is_some_and(|code| {
+        let code = code.code();
+        code.starts_with("22") || code.starts_with("54") || code == "23505"
+    })
 }
 
 /// Writes what a lost lease makes of a delivery: a suspect, or poison after too many losses while
