@@ -1,5 +1,7 @@
 //! Stable small ids for configured names.
 
+use tokio_postgres::Row;
+
 use super::connection::Connection;
 use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError, audit};
@@ -235,9 +237,15 @@ async fn register_sources(
         let rows = transaction
             .query(SOURCE, &[&name.now, &name.recipe])
             .await?;
-        let row = rows.first().ok_or_else(|| {
-            StoreError::NotFound(format!("source {:?} could not be registered", name.now))
-        })?;
+        let Some(row) = rows.first() else {
+            let renamed = transaction
+                .query(
+                    "SELECT name FROM oncehook.source WHERE first_name = $1",
+                    &[&name.now],
+                )
+                .await?;
+            return Err(renamed_away("source", name.now, &renamed));
+        };
         let stored: &str = row.get(2);
         if stored != name.recipe {
             return Err(StoreError::Refused(format!(
@@ -267,9 +275,15 @@ async fn register_handlers(
         }
         refuse_reused(transaction, "handler", HANDLER_REUSED, name.now).await?;
         let rows = transaction.query(HANDLER, &[&name.now]).await?;
-        let row = rows.first().ok_or_else(|| {
-            StoreError::NotFound(format!("handler {:?} could not be registered", name.now))
-        })?;
+        let Some(row) = rows.first() else {
+            let renamed = transaction
+                .query(
+                    "SELECT name FROM oncehook.handler WHERE first_name = $1",
+                    &[&name.now],
+                )
+                .await?;
+            return Err(renamed_away("handler", name.now, &renamed));
+        };
         if row.get(2) {
             return Err(StoreError::Refused(format!(
                 "handler {:?} was retired; give the new one another name",
@@ -282,4 +296,14 @@ async fn register_handlers(
         });
     }
     Ok(registered)
+}
+
+/// A configuration of before a rename, perhaps on a node that was restarted or rolled back: taken
+/// as a new name, what is known would be taken for new and handled twice.
+fn renamed_away(kind: &str, name: &str, rows: &[Row]) -> StoreError {
+    let now: &str = rows.first().map_or("", |row| row.get(0));
+    StoreError::Refused(format!(
+        "{kind} {name:?} was renamed to {now:?}; write name = {now:?}, was = {name:?}, or, to take the rename back, \
+         name = {name:?}, was = {now:?}. A new {kind} needs another name"
+    ))
 }

@@ -22,6 +22,7 @@ mod http;
 mod names;
 mod postgres;
 mod readme;
+mod rename;
 mod schema;
 mod support;
 mod tidy;
