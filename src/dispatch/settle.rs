@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
-use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, PutBack};
+use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, Plans, PutBack};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry;
 
@@ -138,23 +138,17 @@ pub(super) fn limits(handler: &ActiveHandler) -> Limits {
     }
 }
 
-/// Begins the settle transaction and locks the rows.
+/// Begins the settle transaction and locks the rows. `plans` tells whose statements come next.
 pub(super) async fn begin<'c>(
     connection: &'c Connection,
     handler: &ActiveHandler,
     leases: &[Lease],
+    plans: Plans,
 ) -> Result<(Transaction<'c>, Locked), StoreError> {
-    let transaction = Transaction::begin(connection, limits(handler)).await?;
-    match delivery::lock(&transaction, leases).await {
-        Ok(locked) => {
-            for _ in locked.ours.len() + locked.finished.len()..leases.len() {
-                telemetry::lease_lost(&handler.spec.name);
-            }
-            Ok((transaction, locked))
-        }
-        Err(error) => {
-            transaction.rollback(&error).await;
-            Err(error)
-        }
+    let (transaction, locked) =
+        delivery::begin_locked(connection, limits(handler), leases, plans).await?;
+    for _ in locked.ours.len() + locked.finished.len()..leases.len() {
+        telemetry::lease_lost(&handler.spec.name);
     }
+    Ok((transaction, locked))
 }
