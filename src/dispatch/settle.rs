@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
-use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, PutBack};
+use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, Plans, PutBack};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry;
 
@@ -138,35 +138,27 @@ pub(super) fn limits(handler: &ActiveHandler) -> Limits {
     }
 }
 
-/// Begins the settle transaction and locks the rows.
+/// Begins the settle transaction and locks the rows. `plans` tells whose statements come next.
 pub(super) async fn begin<'c>(
     connection: &'c Connection,
     handler: &ActiveHandler,
     leases: &[Lease],
+    plans: Plans,
 ) -> Result<(Transaction<'c>, Locked), StoreError> {
-    let transaction = Transaction::begin(connection, limits(handler)).await?;
-    let locked = async {
-        let locked = delivery::lock(&transaction, leases).await?;
-        // The run is finished already: whoever settles it, only the row is left over.
-        let left_over: Vec<&Lease> = locked
-            .finished
-            .iter()
-            .filter_map(|i| leases.get(*i))
-            .collect();
-        delivery::remove(&transaction, &left_over).await?;
-        Ok(locked)
+    let (transaction, locked) =
+        delivery::begin_locked(connection, limits(handler), leases, plans).await?;
+    for _ in locked.ours.len() + locked.finished.len()..leases.len() {
+        telemetry::lease_lost(&handler.spec.name);
     }
-    .await;
-    match locked {
-        Ok(locked) => {
-            for _ in locked.ours.len() + locked.finished.len()..leases.len() {
-                telemetry::lease_lost(&handler.spec.name);
-            }
-            Ok((transaction, locked))
-        }
-        Err(error) => {
-            transaction.rollback(&error).await;
-            Err(error)
-        }
+    // The run is finished already: whoever settles it, only the row is left over.
+    let left_over: Vec<&Lease> = locked
+        .finished
+        .iter()
+        .filter_map(|i| leases.get(*i))
+        .collect();
+    if let Err(error) = delivery::remove(&transaction, &left_over).await {
+        transaction.rollback(&error).await;
+        return Err(error);
     }
+    Ok((transaction, locked))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
 use crate::store::StoreError;
-use crate::store::delivery::{self, Lease, Payload, ReadBack};
+use crate::store::delivery::{self, Lease, Payload, Plans, ReadBack};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
 use super::handler::{HandlerKind, http, transactional as run};
@@ -91,7 +91,7 @@ async fn batch_once(
         .await
         .map_err(Failure::NotBegun)?;
     let began = Instant::now();
-    let (transaction, locked) = settle::begin(&connection, handler, batch)
+    let (transaction, locked) = settle::begin(&connection, handler, batch, Plans::Handlers)
         .await
         // No handler has run: nothing is lost, whatever went wrong.
         .map_err(Failure::NotBegun)?;
@@ -117,7 +117,14 @@ async fn batch_once(
                 run::Ran::NotRun => rest.not_run.push(lease.clone()),
             }
         }
-        transitions.write(&transaction).await?;
+        // Sent back to back: one round trip.
+        let (planned, written) = tokio::join!(
+            biased;
+            transaction.plan_by_index(),
+            transitions.write(&transaction),
+        );
+        planned?;
+        written?;
         Ok((transitions, rest))
     }
     .await;
@@ -230,7 +237,8 @@ async fn record_all(
     while began.elapsed() < handler.spec.lease {
         let written = async {
             let connection = context.store.dispatch().await?;
-            let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
+            let (transaction, locked) =
+                settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
             for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
                 transitions.decide(handler, lease, verdict, began);
@@ -417,7 +425,8 @@ async fn settle_call(
     while began.elapsed() < handler.spec.lease + handler.spec.timeout {
         let written = async {
             let connection = context.store.dispatch().await?;
-            let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
+            let (transaction, locked) =
+                settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
             if locked.ours.is_empty() && locked.finished.is_empty() {
                 transitions.evidence(lease, verdict, began);

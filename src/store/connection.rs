@@ -11,12 +11,12 @@ use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Statement};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::settings::Settings;
-use super::transaction::{is_connection_error, is_stale_session};
+use super::transaction::{Params, is_connection_error, is_stale_session};
 
 /// Longest wait for a connection that is in use.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
@@ -87,6 +87,29 @@ impl Connection {
                 self.set_unclean(true);
             }
         })
+    }
+
+    /// Runs a statement outside a transaction with a plan by index, as
+    /// [`Transaction`](super::transaction::Transaction) does inside one.
+    pub(super) async fn query_by_index(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = self.prepared(sql).await?;
+        // Sent back to back: one round trip.
+        let (off, rows, reset) = tokio::join!(
+            biased;
+            self.client.batch_execute("SET enable_seqscan = off"),
+            self.client.query(&statement, params),
+            self.client.batch_execute("RESET enable_seqscan"),
+        );
+        if reset.is_err() {
+            self.set_unclean(true);
+        }
+        let rows = self.checked(rows)?;
+        self.checked(off)?;
+        Ok(rows)
     }
 
     pub(super) fn set_unclean(&self, unclean: bool) {

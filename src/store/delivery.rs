@@ -2,6 +2,7 @@
 //!
 //! Every write proves its lease token and counts its rows.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -12,7 +13,7 @@ use crate::domain::{DecidedBy, Ending, EventKey, Progress};
 
 use super::StoreError;
 use super::connection::Connection;
-use super::transaction::{Transaction, expect_rows};
+use super::transaction::{AS_CONFIGURED, Limits, Params, Transaction, expect_rows};
 
 const CLAIM: &str = include_str!("sql/delivery_claim.sql");
 const CLAIM_SUSPECT: &str = include_str!("sql/delivery_claim_suspect.sql");
@@ -154,12 +155,9 @@ pub(crate) async fn claim(
     let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
     let counts: Vec<i32> = quotas.iter().map(|q| i32::from(q.count)).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
-    let statement = connection.prepared(CLAIM).await?;
     let rows = connection
-        .client()
-        .query(&statement, &[&handlers, &counts, &leases])
-        .await;
-    let rows = connection.checked(rows)?;
+        .query_by_index(CLAIM, &[&handlers, &counts, &leases])
+        .await?;
     let claimed: Vec<Lease> = rows.iter().map(lease).collect();
     // More than the quota would be the nested-loop trap that the statement's shape prevents.
     let due: usize = quotas.iter().map(|q| usize::from(q.count)).sum();
@@ -239,6 +237,15 @@ fn lease(row: &Row) -> Lease {
     }
 }
 
+/// Whose statements follow the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plans {
+    /// The engine's own.
+    Ours,
+    /// A handler's.
+    Handlers,
+}
+
 /// What a settle batch holds after its rows were locked.
 #[derive(Debug)]
 pub(crate) struct Locked {
@@ -250,26 +257,60 @@ pub(crate) struct Locked {
     pub(crate) xact: Option<String>,
 }
 
-/// Locks the rows of the leases in key order, then reads which have an outcome already.
-pub(crate) async fn lock(
-    transaction: &Transaction<'_>,
+/// Begins a settle transaction, locks the rows of the leases in key order, then reads which have
+/// an outcome already. What follows runs under the operator's planner settings if it is a
+/// handler's.
+pub(crate) async fn begin_locked<'c>(
+    connection: &'c Connection,
+    limits: Limits,
     leases: &[Lease],
-) -> Result<Locked, StoreError> {
+    plans: Plans,
+) -> Result<(Transaction<'c>, Locked), StoreError> {
+    // Prepared before BEGIN, so that everything travels together.
+    let lock = connection.prepared(LOCK).await?;
+    let outcome_present = connection.prepared(OUTCOME_PRESENT).await?;
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
     let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
     let runs: Vec<i16> = leases.iter().map(|l| l.run).collect();
     let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
-    let rows = transaction
-        .query(LOCK, &[&events, &handlers, &tokens])
-        .await?;
-    let held: std::collections::HashSet<(Uuid, i32)> =
-        rows.iter().map(|r| (r.get(0), r.get(1))).collect();
-    let done: std::collections::HashSet<(Uuid, i32)> = transaction
-        .query(OUTCOME_PRESENT, &[&events, &handlers, &runs])
-        .await?
-        .iter()
-        .map(|r| (r.get(0), r.get(1)))
-        .collect();
+    let lock_params: Params<'_> = &[&events, &handlers, &tokens];
+    let present_params: Params<'_> = &[&events, &handlers, &runs];
+    let client = connection.client();
+    // One round trip. Each statement has a snapshot of its own, so the second sees what whoever
+    // held the rows before has committed. Behind an error the rest fails too.
+    let (transaction, rows, done, planned) = tokio::join!(
+        biased;
+        Transaction::begin(connection, limits),
+        client.query(&lock, lock_params),
+        client.query(&outcome_present, present_params),
+        async {
+            match plans {
+                Plans::Ours => Ok(()),
+                Plans::Handlers => client.batch_execute(AS_CONFIGURED).await,
+            }
+        },
+    );
+    let transaction = transaction?;
+    // The first error is the cause, the others follow from it.
+    let read = rows.and_then(|rows| {
+        let done = done?;
+        planned.map(|()| (rows, done))
+    });
+    match read.map_err(StoreError::from) {
+        Ok((rows, done)) => Ok((transaction, locked(leases, &rows, &done))),
+        Err(error) => {
+            transaction.rollback(&error).await;
+            Err(error)
+        }
+    }
+}
+
+fn locked(leases: &[Lease], rows: &[Row], done: &[Row]) -> Locked {
+    let ids = |rows: &[Row]| -> HashSet<(Uuid, i32)> {
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    };
+    let held = ids(rows);
+    let done = ids(done);
     let mut locked = Locked {
         ours: Vec::new(),
         finished: Vec::new(),
@@ -283,7 +324,7 @@ pub(crate) async fn lock(
             (false, _) => {}
         }
     }
-    Ok(locked)
+    locked
 }
 
 /// Whether the lease's run has an outcome already. Its row must be locked.
