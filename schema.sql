@@ -40,7 +40,7 @@ CREATE FUNCTION oncehook.uuid7_floor(at timestamptz) RETURNS uuid
 CREATE TABLE oncehook.source (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
-  first_name text COLLATE "C" NOT NULL,
+  first_name text COLLATE "C" NOT NULL UNIQUE,
   recipe     text COLLATE "C" NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now()
 );
@@ -51,7 +51,7 @@ CREATE TABLE oncehook.source (
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
-  first_name text COLLATE "C" NOT NULL,
+  first_name text COLLATE "C" NOT NULL UNIQUE,
   created_at timestamptz NOT NULL DEFAULT now(),
   retired_at timestamptz
 );

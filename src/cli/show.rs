@@ -46,11 +46,11 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     context.printer.line(text(&timeline))?;
     if let Some(dead) = last_dead(&timeline) {
         context.printer.note(format_args!(
-            "next: once its cause is mended: {} replay {} {} --handler {} --reason '...'",
+            "next: once its cause is mended: {} replay --handler {} --reason '...' {} {}",
             words::program(&context.environment),
-            words::shell(&timeline.event.source),
-            words::shell(&timeline.event.key),
             words::shell(dead),
+            words::shell(&timeline.event.source),
+            words::operand(&timeline.event.key),
         ));
     }
     Ok(())

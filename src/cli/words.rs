@@ -1,8 +1,10 @@
 //! Small pieces of text that several verbs write.
 
 use jiff::{Timestamp, Unit};
+use std::fmt::Write as _;
 
 use crate::config::{Environment, units};
+use crate::telemetry;
 
 /// How the program was called, for hints that can be typed as they stand.
 pub(super) fn program(environment: &Environment) -> &'static str {
@@ -14,14 +16,38 @@ pub(super) fn program(environment: &Environment) -> &'static str {
     }
 }
 
-/// A word a shell takes as one, quoted if it must be.
+/// A word a shell takes as one, quoted if it must be. What could steer the terminal that shows it
+/// is written as bytes in the `$'...'` form that bash, zsh and newer shells read.
 pub(super) fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:=@%+/".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
+        return word.to_owned();
     }
+    if !word.chars().any(telemetry::steers) {
+        return format!("'{}'", word.replace('\'', "'\\''"));
+    }
+    let mut quoted = String::from("$'");
+    for character in word.chars() {
+        match character {
+            '\'' | '\\' => quoted.extend(['\\', character]),
+            other if telemetry::steers(other) => {
+                for byte in other.encode_utf8(&mut [0; 4]).bytes() {
+                    // Octal has three digits at most, so the next character is not taken in.
+                    // Writing to a String cannot fail.
+                    write!(quoted, "\\{byte:03o}").unwrap_or_default();
+                }
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}
+
+/// [`shell`] for an operand: behind `--` where it would be taken for an option.
+pub(super) fn operand(word: &str) -> String {
+    let dashes = if word.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", shell(word))
 }
 
 /// A moment to the millisecond.
@@ -63,6 +89,14 @@ mod tests {
         assert_eq!(shell("it's"), "'it'\\''s'");
         assert_eq!(shell("$(x)"), "'$(x)'");
         assert_eq!(shell(""), "''");
+    }
+
+    #[test]
+    fn a_word_in_a_hint_cannot_steer_the_terminal_and_is_no_option() {
+        assert_eq!(shell("a\u{1b}[31m'\\"), r"$'a\033[31m\'\\'");
+        assert_eq!(shell("\u{202e}x\n1"), r"$'\342\200\256x\0121'");
+        assert_eq!(operand("-0.5"), "-- -0.5");
+        assert_eq!(operand("evt_1"), "evt_1");
     }
 
     #[test]

@@ -17,6 +17,9 @@ use super::units;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a claim of a `sql` handler holds.
 pub(super) const LEASE_SQL: Duration = Duration::from_secs(30);
+/// Longest time-out. PostgreSQL's own ends at 24 days, beyond which no transaction would begin.
+const TIMEOUT_MAX: Duration = Duration::from_hours(24);
+
 /// What the lease of a call outlasts its timeout by, unless said otherwise.
 pub(super) const LEASE_BEYOND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The least it must outlast it by: the answer has to be written, and clocks of nodes differ.
@@ -57,6 +60,15 @@ fn read(
         .flatten();
     let events = events(section);
     let timeout = section.positive("timeout");
+    if timeout.is_some_and(|timeout| timeout > TIMEOUT_MAX) {
+        section.error(
+            "timeout",
+            format!(
+                "`timeout` must not be longer than {}",
+                units::show_duration(TIMEOUT_MAX)
+            ),
+        );
+    }
     let lease = section.positive("lease");
     let policy = policy(section);
     let was = was(section, name.as_deref());
@@ -207,7 +219,14 @@ fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpT
         });
     // Ours are Standard Webhooks signatures: that preset knows what a usable secret is.
     let signer = provider::build("standard-webhooks", &Options::default()).ok();
-    let secrets: Vec<_> = secret::read_all(section, vault, signer.as_deref(), now)
+    let written = secret::read_all(section, vault, signer.as_deref(), now);
+    if !written.is_empty() && !written.iter().any(|labelled| labelled.secret.alive(now)) {
+        section.error(
+            "secrets",
+            "every secret has ended: calls would go out unsigned; add one that lives",
+        );
+    }
+    let secrets: Vec<_> = written
         .into_iter()
         .filter(|labelled| labelled.secret.alive(now))
         .map(|labelled| {

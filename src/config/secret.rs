@@ -1,5 +1,6 @@
 //! Secrets: where they come from, and which texts are none.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -9,6 +10,9 @@ use crate::provider::Provider;
 
 use super::environment::Environment;
 use super::section::Section;
+
+/// Longest file that is read for a secret; keys in PEM form are below 10 KiB.
+const FILE_MAX: u64 = 64 * 1024;
 
 /// Where `env:` and `file:` values are looked up.
 #[derive(Debug, Clone, Copy)]
@@ -37,13 +41,28 @@ impl Vault<'_> {
                 .to_owned()
         } else if let Some(path) = written.strip_prefix("file:") {
             let path = self.folder.join(path);
-            std::fs::read_to_string(&path)
-                .map_err(|error| format!("cannot read {}: {error}", path.display()))?
+            read_file(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?
         } else {
             written.to_owned()
         };
         Ok(SecretText::new(text.trim_end_matches(['\n', '\r'])))
     }
+}
+
+/// The text of a file, which must be no longer than a secret can be: a device or a file named by
+/// mistake is refused, not read into memory.
+fn read_file(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?
+        .take(FILE_MAX + 1)
+        .read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_MAX {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            "longer than 64KiB, so it is no secret",
+        ));
+    }
+    Ok(text)
 }
 
 /// A secret as configured: the decoded key, and the text it came from for those who sign.

@@ -232,7 +232,7 @@ fn broken_toml_is_an_error_with_its_line() {
 }
 
 /// Lines of a source, a handler, and what the error must say.
-const MISTAKES: [(&str, &str, &[&str]); 22] = [
+const MISTAKES: [(&str, &str, &[&str]); 24] = [
     (
         "secrets = []",
         "",
@@ -337,6 +337,16 @@ const MISTAKES: [(&str, &str, &[&str]); 22] = [
         "",
         "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\n[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]",
         &["names are unique"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ntimeout = \"25h\"",
+        &["`timeout` must not be longer than 1d"],
+    ),
+    (
+        "[[source]]\nname = \"s\"\nprovider = \"stripe\"\nsecrets = [{ label = \"a\", value = \"file:/dev/zero\" }]",
+        "",
+        &["cannot read /dev/zero", "64KiB"],
     ),
 ];
 

@@ -86,13 +86,10 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                     tokio::time::sleep(PAUSE).await;
                 }
                 if std::mem::take(&mut others_first) {
+                    // Nobody would wake us for the next suspect.
                     continue;
                 }
             }
-        }
-        if check_suspects && running.tasks.is_empty() && !context.is_stopping() {
-            // The others had their turn and no work; nobody would wake us for the next suspect.
-            continue;
         }
         tokio::select! {
             Some(done) = running.tasks.join_next_with_id() => running.ended(done),

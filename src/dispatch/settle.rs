@@ -147,6 +147,16 @@ pub(super) async fn begin<'c>(
 ) -> Result<(Transaction<'c>, Locked), StoreError> {
     let (transaction, locked) =
         delivery::begin_locked(connection, limits(handler), leases, plans).await?;
+    // The run is finished already: whoever settles it, only the row is left over.
+    let left_over: Vec<&Lease> = locked
+        .finished
+        .iter()
+        .filter_map(|i| leases.get(*i))
+        .collect();
+    if let Err(error) = delivery::remove(&transaction, &left_over).await {
+        transaction.rollback(&error).await;
+        return Err(error);
+    }
     for _ in locked.ours.len() + locked.finished.len()..leases.len() {
         telemetry::lease_lost(&handler.spec.name);
     }

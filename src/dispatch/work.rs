@@ -93,14 +93,9 @@ async fn batch_once(
     let began = Instant::now();
     let (transaction, locked) = settle::begin(&connection, handler, batch, Plans::Handlers)
         .await
-        .map_err(Failure::Broken)?;
+        // No handler has run: nothing is lost, whatever went wrong.
+        .map_err(Failure::NotBegun)?;
     let settled = async {
-        let left_over: Vec<&Lease> = locked
-            .finished
-            .iter()
-            .filter_map(|i| batch.get(*i))
-            .collect();
-        delivery::remove(&transaction, &left_over).await?;
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
         let ran = run::run(
             context,
@@ -433,9 +428,9 @@ async fn settle_call(
             let (transaction, locked) =
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
-            if locked.ours.is_empty() {
+            if locked.ours.is_empty() && locked.finished.is_empty() {
                 transitions.evidence(lease, verdict, began);
-            } else {
+            } else if locked.finished.is_empty() {
                 transitions.decide(handler, lease, verdict, began);
             }
             match transitions.write(&transaction).await {

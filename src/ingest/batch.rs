@@ -9,7 +9,7 @@ use crate::domain::{Digest, EventKey, EventState, Item, Reading};
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
 use crate::store::transaction::{
-    Transaction, is_connection_error, is_missing_partition, is_transient,
+    Transaction, is_connection_error, is_missing_partition, is_stale_session, is_transient,
 };
 use crate::store::{Store, StoreError};
 use crate::telemetry;
@@ -315,10 +315,11 @@ fn is_data_error(error: &StoreError) -> bool {
         && !is_missing_partition(error)
 }
 
-/// A pooled connection that died while it lay idle, or leads to a primary that was demoted: a
-/// fresh one may do. A COMMIT whose reply was lost lands here too: the second try finds its own
+/// A pooled connection that died while it lay idle, leads to a primary that was demoted, or whose
+/// prepared statements are gone: a fresh one may do. A COMMIT whose reply was lost lands here too: the second try finds its own
 /// keys and answers as for a duplicate, which is true.
 fn is_stale_connection(error: &StoreError) -> bool {
     matches!(error, StoreError::Statement(_)) && is_connection_error(error)
+        || is_stale_session(error)
         || matches!(error, StoreError::RowCount { .. })
 }

@@ -270,6 +270,10 @@ impl Provider for Standard {
         Rule::numbered(RULES, rule)?.digest(Document::parse(item).ok()?.root())
     }
 
+    fn has_modes(&self) -> bool {
+        true
+    }
+
     fn recipe(&self) -> String {
         "adyen: json:/pspReference + json:/eventCode + json:/success, original = json:/originalReference"
             .to_owned()

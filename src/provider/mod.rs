@@ -149,6 +149,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// recipe differs from the stored one is refused at start.
     fn recipe(&self) -> String;
 
+    /// Whether its events tell live from test, so that a source can accept one of them only.
+    fn has_modes(&self) -> bool {
+        false
+    }
+
     /// What the operator should know about this source's settings, for `check` and the start-up
     /// log: ids that no signature covers, events without an id.
     fn warnings(&self) -> Vec<String> {

@@ -16,10 +16,13 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::settings::Settings;
-use super::transaction::{Params, is_connection_error};
+use super::transaction::{Params, is_connection_error, is_stale_session};
 
-/// Longest wait for a connection, and for making one.
+/// Longest wait for a connection that is in use.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
+/// Longest time to make one: TCP, TLS and authentication over a long distance. Senders do not wait
+/// for it, see `ingest::IngestConfig::wait`.
+const CONNECTION_MADE: Duration = Duration::from_secs(10);
 
 /// One connection to PostgreSQL.
 #[derive(Debug)]
@@ -73,14 +76,14 @@ impl Connection {
     }
 
     /// The result of a statement outside a transaction. After an error that means the wrong server
-    /// (a primary turned read-only answers reads and fails every write) the connection does not go
-    /// back to its pool.
+    /// (a primary turned read-only answers reads and fails every write) or a session that lost our
+    /// prepared statements, the connection does not go back to its pool.
     pub(super) fn checked<T>(
         &self,
         result: Result<T, tokio_postgres::Error>,
     ) -> Result<T, StoreError> {
         result.map_err(StoreError::from).inspect_err(|error| {
-            if is_connection_error(error) {
+            if is_connection_error(error) || is_stale_session(error) {
                 self.set_unclean(true);
             }
         })
@@ -206,7 +209,18 @@ impl managed::Manager for Manager {
     type Error = StoreError;
 
     async fn create(&self) -> Result<Connection, StoreError> {
-        connect(&self.settings, &self.tls, None, &self.runtime).await
+        // Opened on the store's runtime too: a socket belongs to the reactor it was opened on.
+        let (settings, tls, runtime) = (
+            self.settings.clone(),
+            self.tls.clone(),
+            self.runtime.clone(),
+        );
+        let opened = self
+            .runtime
+            .spawn(async move { connect(&settings, &tls, None, &runtime).await });
+        opened
+            .await
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<StoreError> {
@@ -223,8 +237,32 @@ impl managed::Manager for Manager {
 #[derive(Debug, Clone)]
 pub(crate) struct Pool(managed::Pool<Manager>);
 
-/// A connection on loan.
-pub(crate) type Lent = managed::Object<Manager>;
+/// A connection on loan. One that is handed back inside a transaction is closed at once: the pool
+/// itself would look at it only when it is lent again, and its row locks would stand until then.
+#[derive(Debug)]
+pub(crate) struct Lent(Option<managed::Object<Manager>>);
+
+impl std::ops::Deref for Lent {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        match &self.0 {
+            Some(object) => object,
+            // Only `drop` takes it out.
+            None => unreachable!("a lent connection is there until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take()
+            && (object.is_closed() || object.unclean.load(Ordering::Acquire))
+        {
+            drop(managed::Object::take(object));
+        }
+    }
+}
 
 impl Pool {
     pub(super) fn new(
@@ -242,7 +280,7 @@ impl Pool {
             .max_size(size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(CONNECTION_WAIT))
-            .create_timeout(Some(CONNECTION_WAIT))
+            .create_timeout(Some(CONNECTION_MADE))
             .recycle_timeout(Some(CONNECTION_WAIT))
             .build()
             .map(Self)
@@ -251,15 +289,19 @@ impl Pool {
 
     /// A connection within a second, or [`StoreError::Unavailable`].
     pub(crate) async fn get(&self) -> Result<Lent, StoreError> {
-        self.0.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => error,
-            PoolError::Timeout(TimeoutType::Wait) => {
-                StoreError::Unavailable("every pooled connection is busy".into())
-            }
-            PoolError::Timeout(_) => {
-                StoreError::Unavailable("the database did not answer in time".into())
-            }
-            other => StoreError::Unavailable(other.to_string()),
-        })
+        self.0
+            .get()
+            .await
+            .map(|object| Lent(Some(object)))
+            .map_err(|error| match error {
+                PoolError::Backend(error) => error,
+                PoolError::Timeout(TimeoutType::Wait) => {
+                    StoreError::Unavailable("every pooled connection is busy".into())
+                }
+                PoolError::Timeout(_) => {
+                    StoreError::Unavailable("the database did not answer in time".into())
+                }
+                other => StoreError::Unavailable(other.to_string()),
+            })
     }
 }

@@ -193,11 +193,11 @@ pub(crate) async fn suspect_due(
     handlers: &[i32],
 ) -> Result<bool, StoreError> {
     let statement = connection.prepared(SUSPECT_DUE).await?;
-    Ok(connection
+    let row = connection
         .client()
         .query_one(&statement, &[&handlers])
-        .await?
-        .get(0))
+        .await;
+    Ok(connection.checked(row)?.get(0))
 }
 
 fn progress(row: &Row) -> Progress {
@@ -325,6 +325,21 @@ fn locked(leases: &[Lease], rows: &[Row], done: &[Row]) -> Locked {
         }
     }
     locked
+}
+
+/// Whether the lease's run has an outcome already. Its row must be locked.
+pub(crate) async fn has_outcome(
+    transaction: &Transaction<'_>,
+    lease: &Lease,
+) -> Result<bool, StoreError> {
+    let (events, handlers, runs) = ([lease.event_id], [lease.handler_id], [lease.run]);
+    let rows = transaction
+        .query(
+            OUTCOME_PRESENT,
+            &[&events.as_slice(), &handlers.as_slice(), &runs.as_slice()],
+        )
+        .await?;
+    Ok(!rows.is_empty())
 }
 
 /// The current transaction's id.
@@ -577,8 +592,9 @@ pub(crate) async fn payloads(
     events: &[Uuid],
 ) -> Result<std::collections::HashMap<Uuid, Payload>, StoreError> {
     let statement = connection.prepared(PAYLOADS).await?;
-    let rows = connection.client().query(&statement, &[&events]).await?;
-    Ok(rows
+    let rows = connection.client().query(&statement, &[&events]).await;
+    Ok(connection
+        .checked(rows)?
         .iter()
         .map(|row| {
             (

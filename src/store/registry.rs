@@ -1,5 +1,7 @@
 //! Stable small ids for configured names.
 
+use tokio_postgres::Row;
+
 use super::connection::Connection;
 use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError, audit};
@@ -10,6 +12,10 @@ const HANDLER: &str = include_str!("sql/handler_register.sql");
 const HANDLER_RENAME: &str = include_str!("sql/handler_rename.sql");
 const FUNCTION: &str = include_str!("sql/handler_function.sql");
 const RETIRE: &str = include_str!("sql/handler_retire.sql");
+
+const SOURCE_REUSED: &str = "SELECT name FROM oncehook.source WHERE first_name = $1 AND name <> $1";
+const HANDLER_REUSED: &str =
+    "SELECT name FROM oncehook.handler WHERE first_name = $1 AND name <> $1";
 
 /// A configured name and what it was called before.
 #[derive(Debug)]
@@ -114,15 +120,20 @@ impl Store {
         let wanted = || {
             format!(
                 "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
-                 role USAGE on its schema"
+                 role USAGE on its schema and EXECUTE on it"
             )
         };
         let row = connection
             .client()
             .query_opt(&statement, &[&name])
             .await
-            // A name that is no name at all is a syntax error of the lookup.
-            .map_err(|_| StoreError::Refused(wanted()))?
+            // A name that is no name at all is an error of the lookup (class 42 or 22).
+            .map_err(|error| match error.code() {
+                Some(code) if code.code().starts_with("42") || code.code().starts_with("22") => {
+                    StoreError::Refused(wanted())
+                }
+                _ => StoreError::from(error),
+            })?
             .ok_or_else(|| StoreError::Refused(wanted()))?;
         match row.get::<_, &str>("returns") {
             "void" => Ok(SqlFunction {
@@ -145,7 +156,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown name, [`StoreError::Refused`] when it is retired
-    /// already.
+    /// already and nothing is left of it.
     pub async fn retire_handler(
         &self,
         handler: &str,
@@ -162,17 +173,20 @@ impl Store {
         let transaction = Transaction::begin(&connection, limits).await?;
         let done = async {
             let rows = transaction
-                .query("UPDATE oncehook.handler SET retired_at = now() WHERE name = $1 AND retired_at IS NULL RETURNING id", &[&handler])
+                .query("SELECT id, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
                 .await?;
-            let Some(id) = rows.first().map(|row| row.get::<_, i32>(0)) else {
-                let known = transaction.query("SELECT FROM oncehook.handler WHERE name = $1", &[&handler]).await?;
-                return Err(if known.is_empty() {
-                    StoreError::NotFound(format!("there is no handler {handler:?}"))
-                } else {
-                    StoreError::Refused(format!("handler {handler:?} is retired already"))
-                });
+            let Some((id, retired)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1))) else {
+                return Err(StoreError::NotFound(format!("there is no handler {handler:?}")));
             };
+            transaction
+                .execute("UPDATE oncehook.handler SET retired_at = now() WHERE id = $1 AND retired_at IS NULL", &[&id])
+                .await?;
             let cancelled = transaction.execute(RETIRE, &[&id, &reason]).await?;
+            // A node that had not reloaded yet may have fanned out to it since: once more is right
+            // as long as there is something to cancel.
+            if retired && cancelled == 0 {
+                return Err(StoreError::Refused(format!("handler {handler:?} is retired already, and nothing is left of it")));
+            }
             audit::record(&transaction, actor, "handler.retire", handler, reason, &serde_json::json!({ "cancelled": cancelled })).await?;
             Ok(cancelled)
         }
@@ -190,6 +204,23 @@ impl Store {
     }
 }
 
+/// A name that something else once had is part of that other's effect keys for ever.
+async fn refuse_reused(
+    transaction: &Transaction<'_>,
+    what: &str,
+    sql: &'static str,
+    name: &str,
+) -> Result<(), StoreError> {
+    match transaction.query(sql, &[&name]).await?.first() {
+        Some(row) => Err(StoreError::Refused(format!(
+            "{what} {name:?} is what {what} {:?} was first called: its effect keys are made of that name. Give the new one \
+             another name, or keep `was = {name:?}` at the renamed one",
+            row.get::<_, &str>(0)
+        ))),
+        None => Ok(()),
+    }
+}
+
 async fn register_sources(
     transaction: &Transaction<'_>,
     names: &[Name<'_>],
@@ -202,12 +233,19 @@ async fn register_sources(
                 .execute(SOURCE_RENAME, &[&was, &name.now])
                 .await?;
         }
+        refuse_reused(transaction, "source", SOURCE_REUSED, name.now).await?;
         let rows = transaction
             .query(SOURCE, &[&name.now, &name.recipe])
             .await?;
-        let row = rows.first().ok_or_else(|| {
-            StoreError::NotFound(format!("source {:?} could not be registered", name.now))
-        })?;
+        let Some(row) = rows.first() else {
+            let renamed = transaction
+                .query(
+                    "SELECT name FROM oncehook.source WHERE first_name = $1",
+                    &[&name.now],
+                )
+                .await?;
+            return Err(renamed_away("source", name.now, &renamed));
+        };
         let stored: &str = row.get(2);
         if stored != name.recipe {
             return Err(StoreError::Refused(format!(
@@ -235,10 +273,17 @@ async fn register_handlers(
                 .execute(HANDLER_RENAME, &[&was, &name.now])
                 .await?;
         }
+        refuse_reused(transaction, "handler", HANDLER_REUSED, name.now).await?;
         let rows = transaction.query(HANDLER, &[&name.now]).await?;
-        let row = rows.first().ok_or_else(|| {
-            StoreError::NotFound(format!("handler {:?} could not be registered", name.now))
-        })?;
+        let Some(row) = rows.first() else {
+            let renamed = transaction
+                .query(
+                    "SELECT name FROM oncehook.handler WHERE first_name = $1",
+                    &[&name.now],
+                )
+                .await?;
+            return Err(renamed_away("handler", name.now, &renamed));
+        };
         if row.get(2) {
             return Err(StoreError::Refused(format!(
                 "handler {:?} was retired; give the new one another name",
@@ -251,4 +296,14 @@ async fn register_handlers(
         });
     }
     Ok(registered)
+}
+
+/// A configuration of before a rename, perhaps on a node that was restarted or rolled back: taken
+/// as a new name, what is known would be taken for new and handled twice.
+fn renamed_away(kind: &str, name: &str, rows: &[Row]) -> StoreError {
+    let now: &str = rows.first().map_or("", |row| row.get(0));
+    StoreError::Refused(format!(
+        "{kind} {name:?} was renamed to {now:?}; write name = {now:?}, was = {name:?}, or, to take the rename back, \
+         name = {name:?}, was = {now:?}. A new {kind} needs another name"
+    ))
 }

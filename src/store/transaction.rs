@@ -54,6 +54,22 @@ impl<'c> Transaction<'c> {
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
+        Self::begin_at("READ COMMITTED", connection, limits).await
+    }
+
+    /// BEGIN for reading only: every statement sees what was committed at the first one.
+    pub(crate) async fn snapshot(
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        Self::begin_at("REPEATABLE READ READ ONLY", connection, limits).await
+    }
+
+    async fn begin_at(
+        mode: &str,
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
         // A role that lowers durability does not lower ours.
         let durability = if connection.lowered_durability() {
             "SET LOCAL synchronous_commit = on;"
@@ -68,7 +84,7 @@ impl<'c> Transaction<'c> {
                 ""
             };
         let text = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; {BY_INDEX}; {durability} {client_check} SET LOCAL statement_timeout = {}; \
+            "BEGIN ISOLATION LEVEL {mode}; {BY_INDEX}; {durability} {client_check} SET LOCAL statement_timeout = {}; \
              SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
             limits.statement.as_millis(),
             limits.idle.as_millis(),
@@ -163,6 +179,7 @@ impl<'c> Transaction<'c> {
     /// ROLLBACK after an error; the connection stays usable unless the error says otherwise.
     pub(crate) async fn rollback(self, cause: &StoreError) {
         if !is_connection_error(cause)
+            && !is_stale_session(cause)
             && self
                 .connection
                 .client()
@@ -195,6 +212,19 @@ pub(crate) fn is_connection_error(error: &StoreError) -> bool {
         StoreError::Unavailable(_) | StoreError::NotDurable => true,
         _ => false,
     }
+}
+
+/// Whether the server no longer has our prepared statements as they were: a handler ran
+/// `DEALLOCATE ALL` (26000), a pooler lent us another session, or an object that they read was
+/// changed (0A000, "cached plan must not change result type"). Only a new connection helps.
+pub(crate) fn is_stale_session(error: &StoreError) -> bool {
+    error.sqlstate().is_some_and(|code| {
+        [
+            SqlState::INVALID_SQL_STATEMENT_NAME,
+            SqlState::FEATURE_NOT_SUPPORTED,
+        ]
+        .contains(code)
+    })
 }
 
 /// Whether the same transaction may simply be tried again: serialization failure, deadlock, lock

@@ -20,7 +20,7 @@ const CHARS_MAX: usize = 200;
 /// assert_eq!(clean("evt_1\n{\"level\":\"error\"}"), "evt_1\\n{\"level\":\"error\"}");
 /// ```
 pub fn clean(text: &str) -> Cow<'_, str> {
-    if text.len() <= CHARS_MAX && !text.chars().any(is_unsafe) {
+    if text.len() <= CHARS_MAX && !text.chars().any(steers) {
         return Cow::Borrowed(text);
     }
     let mut cleaned = String::new();
@@ -31,7 +31,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
             '\n' => cleaned.push_str("\\n"),
             '\r' => cleaned.push_str("\\r"),
             '\t' => cleaned.push_str("\\t"),
-            other if is_unsafe(other) => {
+            other if steers(other) => {
                 // Writing to a String cannot fail.
                 write!(cleaned, "\\u{{{:x}}}", u32::from(other)).unwrap_or_default();
             }
@@ -47,11 +47,12 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(cleaned)
 }
 
-fn is_unsafe(character: char) -> bool {
+/// Whether a character could forge a line or steer a terminal.
+pub(crate) fn steers(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
-            '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
+            '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
                 | '\u{2066}'..='\u{2069}' | '\u{feff}'
         )
 }

@@ -9,6 +9,7 @@
     reason = "in a test, helpers included, a broken expectation is a failure with a place"
 )]
 
+mod check;
 mod crash;
 mod dispatch;
 mod embed;
@@ -18,8 +19,10 @@ mod handlers;
 mod harness;
 mod health;
 mod http;
+mod names;
 mod postgres;
 mod readme;
+mod rename;
 mod schema;
 mod support;
 mod tidy;

@@ -5,7 +5,7 @@ mod report;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::dispatch::HandlerKind;
 use crate::store::{Settings, Store, migrate};
 
@@ -29,11 +29,21 @@ pub(super) struct Args {
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     let config = match Config::load(&context.path()?, &context.environment) {
         Ok(config) => config,
-        Err(error) => return Err(invalid(context, error)),
+        Err(error) => {
+            let errors: Vec<_> = error.problems().iter().map(ToString::to_string).collect();
+            return Err(invalid(context, &errors, error.into()));
+        }
+    };
+    let settings = match Settings::parse(config.database.expose()) {
+        Ok(settings) => settings,
+        Err(error) => {
+            let errors = [error.to_string()];
+            return Err(invalid(context, &errors, error.into()));
+        }
     };
     let mut report = Report::of(&config, Timestamp::now());
     if args.connect {
-        report.database = Some(ask(&config).await?);
+        report.database = Some(ask(&config, settings).await?);
     }
     if context.printer.json() {
         context.printer.value(&report)?;
@@ -49,9 +59,8 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
 }
 
-fn invalid(context: &Context, error: ConfigError) -> Failure {
+fn invalid(context: &Context, errors: &[String], failure: Failure) -> Failure {
     if context.printer.json() {
-        let errors: Vec<_> = error.problems().iter().map(ToString::to_string).collect();
         let written = context
             .printer
             .value(&json!({ "valid": false, "errors": errors }));
@@ -59,11 +68,10 @@ fn invalid(context: &Context, error: ConfigError) -> Failure {
             return failure;
         }
     }
-    error.into()
+    failure
 }
 
-async fn ask(config: &Config) -> Result<Database, Failure> {
-    let settings = Settings::parse(config.database.expose())?;
+async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
     let pending = migrate::pending(&settings).await?;
     let calls: Vec<String> = config
         .handlers

@@ -222,7 +222,7 @@ fn next(context: &Context, answer: &Answer) {
             "next: {} show {} {}",
             words::program(&context.environment),
             words::shell(&answer.source),
-            words::shell(key)
+            words::operand(key)
         )),
         None => context
             .printer

@@ -206,7 +206,7 @@ async fn rollback(transaction: &Transaction<'_>, xact: &str, index: usize) -> Re
 /// Errors that end the whole batch: deadlock, serialization failure, lock time-out, cancellation,
 /// a lost connection.
 fn batch_error(error: &(dyn std::error::Error + 'static)) -> Result<(), RunError> {
-    let Some(database) = error.downcast_ref::<tokio_postgres::Error>() else {
+    let Some(database) = error_text::cause::<tokio_postgres::Error>(error) else {
         return Ok(());
     };
     let code = database.code().map(|c| c.code().to_owned());
@@ -230,8 +230,7 @@ fn batch_error(error: &(dyn std::error::Error + 'static)) -> Result<(), RunError
 }
 
 fn is_constraint(error: &(dyn std::error::Error + 'static)) -> bool {
-    error
-        .downcast_ref::<tokio_postgres::Error>()
+    error_text::cause::<tokio_postgres::Error>(error)
         .and_then(tokio_postgres::Error::code)
         .is_some_and(|code| code.code().starts_with("23"))
 }

@@ -35,6 +35,8 @@ pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
     reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
+        // A proxy's refusal would be taken for the receiver's.
+        .no_proxy()
         .retry(reqwest::retry::never())
         .connect_timeout(CONNECT)
         .pool_idle_timeout(Duration::from_secs(30))

@@ -83,7 +83,8 @@ fn expired() -> Verdict {
 fn verdict(failure: &SqlFailure) -> Verdict {
     match failure.code.as_str() {
         PAYLOAD_EXPIRED => expired(),
-        PERMANENT => Verdict::Permanent {
+        // A handler that would COMMIT or ROLLBACK does so at every try.
+        PERMANENT | "2D000" => Verdict::Permanent {
             error: error_text::of_sql(failure),
         },
         _ => Verdict::Retry {

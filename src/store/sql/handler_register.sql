@@ -1,9 +1,12 @@
 -- handler_register: makes sure that a handler has a row.
 -- Run by store::registry::register_handlers, under the registry lock.
 -- $1 name
--- Rows: id, first name, and whether it is retired.
+-- Rows: id, first name, and whether it is retired. None when the name belongs to a handler that
+-- was renamed: a second one would share its effect keys and run again what it has done.
 WITH made AS (
-  INSERT INTO oncehook.handler (name, first_name) VALUES ($1, $1)
+  INSERT INTO oncehook.handler (name, first_name)
+  SELECT $1, $1
+   WHERE NOT EXISTS (SELECT FROM oncehook.handler WHERE first_name = $1 AND name <> $1)
   ON CONFLICT (name) DO NOTHING
   RETURNING id, first_name, retired_at IS NOT NULL AS retired
 )

@@ -3,8 +3,9 @@
 use crate::support::{Action, RawHttp};
 
 use super::{
-    Barrier, QUICK, Sender, booked, booking, held_booking, kill_before, ledger, paid, proxied, put,
-    restart_after_leases, until_booked_once, until_disconnected, verdicts,
+    Barrier, QUICK, Sender, begin_handling, booked, booking, held_booking, kill_before, ledger,
+    paid, proxied, put, restart_after_leases, storing_ledger, until_booked_once,
+    until_disconnected, verdicts,
 };
 use crate::support::until;
 
@@ -44,7 +45,13 @@ async fn f30_killed_before_the_commit_of_ingest_leaves_nothing() {
 async fn f29_killed_between_commit_and_answer_it_is_handled_without_another_request() {
     let (db, proxy) = proxied().await;
     let url = proxy.url(&db.name);
-    let mut app = booking().on(db).database_url(url).start().await;
+    // It handles nothing yet: a claim of it on the wire would arrive too.
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
     proxy.arm_after("ingest_reserve:", "COMMIT", Action::FreezeBefore);
     let sent = Sender::to(&app).spawn(paid("evt_1"));
     proxy.until_fired(1).await;
@@ -58,7 +65,7 @@ async fn f29_killed_between_commit_and_answer_it_is_handled_without_another_requ
     .await;
     until_disconnected(&app.db).await;
     assert_eq!(app.db.count("delivery WHERE state = 'ready'").await, 1);
-    app.restart().await;
+    begin_handling(&mut app).await;
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 1);
     // The sender never heard of it and comes again.

@@ -274,3 +274,70 @@ async fn one_bad_event_among_many_harms_no_neighbour() {
         38
     );
 }
+
+#[tokio::test]
+async fn a_node_without_handlers_leaves_the_runtime_to_others() {
+    // The claim loop once spun while it had nothing to claim for, on the test's only thread.
+    let inbox = Inbox::start(LEDGER, vec![]).await;
+    for n in 0..20 {
+        inbox
+            .put(&event(&format!("evt_{n}"), "charge.succeeded", json!({})))
+            .await;
+    }
+    assert_eq!(inbox.timeline("evt_19").await.event.state, "unrecognized");
+}
+
+#[tokio::test]
+async fn a_handler_that_deallocates_our_statements_does_not_stop_its_neighbours() {
+    // As often as the dispatcher has connections: every one of them is spoilt in turn.
+    let inbox = Inbox::start(
+        &format!(
+            "{LEDGER}
+            CREATE FUNCTION app.careless(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN
+              PERFORM app.book(event);
+              IF event.type = 'charge.refunded' THEN EXECUTE 'DEALLOCATE ALL'; END IF;
+            END $$;"
+        ),
+        vec![sql("ledger", "app.careless")],
+    )
+    .await;
+    for n in 0..4 {
+        let (bad, good) = (format!("evt_bad_{n}"), format!("evt_good_{n}"));
+        for (key, kind) in [(&bad, "charge.refunded"), (&good, "charge.succeeded")] {
+            let object = json!({"id": key});
+            inbox.put(&event(key, kind, object)).await;
+            let (result, _) = inbox.until_outcome(key, "ledger").await;
+            assert_eq!(result, "succeeded", "{key}");
+        }
+    }
+    assert_eq!(
+        inbox.db.one::<i64>("SELECT count(*) FROM app.ledger").await,
+        8
+    );
+}
+
+#[tokio::test]
+async fn a_replay_beyond_the_last_run_number_is_refused_and_changes_nothing() {
+    let inbox = Inbox::start(LEDGER, vec![sql("ledger", "app.book")]).await;
+    let body = event("evt_1", "charge.succeeded", json!({"id": "ch_1"}));
+    inbox.put(&body).await;
+    inbox.until_outcome("evt_1", "ledger").await;
+    inbox
+        .db
+        .execute("UPDATE oncehook.outcome SET run = 32767")
+        .await;
+    let request = oncehook::store::ReplayRequest {
+        source: "stripe".into(),
+        key: "evt_1".into(),
+        handler: "ledger".into(),
+        force: true,
+        expected_run: None,
+        reason: "once more".into(),
+        actor: "test".into(),
+    };
+    let refused = inbox.engine.store().replay(&request).await.unwrap_err();
+    assert!(refused.to_string().contains("run 32767"), "{refused}");
+    assert_eq!(inbox.db.count("delivery").await, 0);
+    assert_eq!(inbox.db.count("audit").await, 0);
+}

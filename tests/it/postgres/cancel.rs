@@ -73,7 +73,12 @@ async fn f71_submissions_dropped_at_any_point_are_stored_whole_and_leave_no_tran
     let inbox = Inbox::start(LEDGER, vec![sql("ledger", "app.book")]).await;
     // Dropped after so many polls; the write has been under way for longer each time.
     for n in 0..100 {
-        let mut answer = pin!(inbox.engine.submit(submission(&inbox.engine, &numbered(n))));
+        let from = inbox.engine.source("stripe").unwrap();
+        let mut answer = pin!(
+            inbox
+                .engine
+                .submit(&from, submission(&inbox.engine, &numbered(n)))
+        );
         for _ in 0..=n {
             if let Poll::Ready(answer) = poll!(&mut answer) {
                 drop(answer.unwrap());
