@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
 use crate::store::StoreError;
-use crate::store::delivery::{self, Lease, Payload, Plans, ReadBack};
+use crate::store::delivery::{self, Lease, Payload, ReadBack};
+use crate::store::locked::Plans;
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
 use super::handler::{HandlerKind, http, transactional as run};

@@ -11,6 +11,7 @@ mod error;
 pub(crate) mod health;
 pub(crate) mod ingest;
 pub(crate) mod keeper;
+pub(crate) mod locked;
 pub mod migrate;
 pub mod query;
 pub(crate) mod registry;

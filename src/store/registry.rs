@@ -13,10 +13,6 @@ const HANDLER_RENAME: &str = include_str!("sql/handler_rename.sql");
 const FUNCTION: &str = include_str!("sql/handler_function.sql");
 const RETIRE: &str = include_str!("sql/handler_retire.sql");
 
-const SOURCE_REUSED: &str = "SELECT name FROM oncehook.source WHERE first_name = $1 AND name <> $1";
-const HANDLER_REUSED: &str =
-    "SELECT name FROM oncehook.handler WHERE first_name = $1 AND name <> $1";
-
 /// A configured name and what it was called before.
 #[derive(Debug)]
 pub(crate) struct Name<'a> {
@@ -204,23 +200,6 @@ impl Store {
     }
 }
 
-/// A name that something else once had is part of that other's effect keys for ever.
-async fn refuse_reused(
-    transaction: &Transaction<'_>,
-    what: &str,
-    sql: &'static str,
-    name: &str,
-) -> Result<(), StoreError> {
-    match transaction.query(sql, &[&name]).await?.first() {
-        Some(row) => Err(StoreError::Refused(format!(
-            "{what} {name:?} is what {what} {:?} was first called: its effect keys are made of that name. Give the new one \
-             another name, or keep `was = {name:?}` at the renamed one",
-            row.get::<_, &str>(0)
-        ))),
-        None => Ok(()),
-    }
-}
-
 async fn register_sources(
     transaction: &Transaction<'_>,
     names: &[Name<'_>],
@@ -233,7 +212,6 @@ async fn register_sources(
                 .execute(SOURCE_RENAME, &[&was, &name.now])
                 .await?;
         }
-        refuse_reused(transaction, "source", SOURCE_REUSED, name.now).await?;
         let rows = transaction
             .query(SOURCE, &[&name.now, &name.recipe])
             .await?;
@@ -273,7 +251,6 @@ async fn register_handlers(
                 .execute(HANDLER_RENAME, &[&was, &name.now])
                 .await?;
         }
-        refuse_reused(transaction, "handler", HANDLER_REUSED, name.now).await?;
         let rows = transaction.query(HANDLER, &[&name.now]).await?;
         let Some(row) = rows.first() else {
             let renamed = transaction
