@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Lease, NewAttempt};
+use crate::store::locked;
 use crate::store::transaction::{Limits, Transaction};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
@@ -94,7 +95,7 @@ pub(super) async fn lost(
     let Some(handler) = active.handlers.get(&lease.handler_id) else {
         return Ok(());
     };
-    if delivery::has_outcome(transaction, lease).await? {
+    if locked::has_outcome(transaction, lease).await? {
         return delivery::remove(transaction, &[lease]).await;
     }
     let attempt = NewAttempt {

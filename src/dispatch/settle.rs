@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
-use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, Plans, PutBack};
+use crate::store::delivery::{self, Ended, Lease, NewAttempt, PutBack};
+use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry;
 
@@ -145,11 +146,7 @@ pub(super) async fn begin<'c>(
     leases: &[Lease],
     plans: Plans,
 ) -> Result<(Transaction<'c>, Locked), StoreError> {
-    let (transaction, locked) =
-        delivery::begin_locked(connection, limits(handler), leases, plans).await?;
-    for _ in locked.ours.len() + locked.finished.len()..leases.len() {
-        telemetry::lease_lost(&handler.spec.name);
-    }
+    let (transaction, locked) = locked::begin(connection, limits(handler), leases, plans).await?;
     // The run is finished already: whoever settles it, only the row is left over.
     let left_over: Vec<&Lease> = locked
         .finished
@@ -159,6 +156,9 @@ pub(super) async fn begin<'c>(
     if let Err(error) = delivery::remove(&transaction, &left_over).await {
         transaction.rollback(&error).await;
         return Err(error);
+    }
+    for _ in locked.ours.len() + locked.finished.len()..leases.len() {
+        telemetry::lease_lost(&handler.spec.name);
     }
     Ok((transaction, locked))
 }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
 use crate::store::StoreError;
-use crate::store::delivery::{self, Lease, Plans, ReadBack};
+use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::handling::{self, Payload};
+use crate::store::locked::Plans;
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
 use super::handler::{HandlerKind, http, transactional as run};

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -122,7 +122,8 @@ impl Connection {
     }
 }
 
-/// Opens one connection. `on_notify` is woken by every notification and when the connection ends.
+/// Opens one connection. `on_notify` is woken by every notification of others and when the
+/// connection ends.
 pub(super) async fn connect(
     settings: &Settings,
     tls: &MakeRustlsConnect,
@@ -136,6 +137,8 @@ pub(super) async fn connect(
         .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
     let warnings = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&warnings);
+    let backend = Arc::new(AtomicI32::new(0));
+    let own = Arc::clone(&backend);
     // On the store's own runtime: a web worker's would take the connection down with it.
     runtime.spawn(async move {
         loop {
@@ -153,8 +156,11 @@ pub(super) async fn connect(
                         );
                     }
                 }
-                Some(Ok(AsyncMessage::Notification(_))) => {
-                    if let Some(notify) = &on_notify {
+                Some(Ok(AsyncMessage::Notification(heard))) => {
+                    // Our own come back too; whoever sent them is awake.
+                    if let Some(notify) = &on_notify
+                        && heard.process_id() != own.load(Ordering::Acquire)
+                    {
                         notify.notify_one();
                     }
                 }
@@ -168,10 +174,11 @@ pub(super) async fn connect(
     });
     let row = client
         .query_one(
-            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%'",
+            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()",
             &[],
         )
         .await?;
+    backend.store(row.get(2), Ordering::Release);
     let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
     Ok(Connection {
         client,

@@ -12,6 +12,7 @@ pub(crate) mod handling;
 pub(crate) mod health;
 pub(crate) mod ingest;
 pub(crate) mod keeper;
+pub(crate) mod locked;
 pub mod migrate;
 pub mod query;
 pub(crate) mod registry;

@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::domain::Verdict;
-use crate::store::delivery::{self, Lease, LeasedEvent};
+use crate::store::delivery::{Lease, LeasedEvent};
+use crate::store::locked;
 use crate::store::transaction::Transaction;
 use crate::store::{
     StoreError, Work,
@@ -182,7 +183,7 @@ async fn one(
             error: error_text::of_error(&error),
         }));
     }
-    if delivery::current_xact(transaction).await? != xact {
+    if locked::current_xact(transaction).await? != xact {
         return Err(RunError::EndedTransaction(index));
     }
     transaction.release().await?;
@@ -192,7 +193,7 @@ async fn one(
 /// Back to before the handler; a savepoint that is gone means the handler ended the transaction.
 async fn rollback(transaction: &Transaction<'_>, xact: &str, index: usize) -> Result<(), RunError> {
     match transaction.back_to_savepoint().await {
-        Ok(()) if delivery::current_xact(transaction).await? == xact => Ok(()),
+        Ok(()) if locked::current_xact(transaction).await? == xact => Ok(()),
         Ok(()) => Err(RunError::EndedTransaction(index)),
         // 3B001: no such savepoint; 25P01: no transaction.
         Err(error)

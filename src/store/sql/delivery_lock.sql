@@ -1,5 +1,5 @@
 -- delivery_lock: locks the leased rows of a settle batch, in key order.
--- Run by store::delivery::lock, first in the settle transaction.
+-- Run by store::locked::begin, first in the settle transaction.
 -- $1 event_ids  $2 handler_ids  $3 lease_tokens
 -- Rows: those still ours, with the transaction's id; a row not returned has lost its lease.
 -- Index delivery_pkey, row by row. As a join over state = 'leased' the planner took delivery_lease

@@ -1,5 +1,5 @@
 -- outcome_present: which of these runs have an outcome already.
--- Run by store::delivery::lock after the rows are locked, so that no other can be writing one.
+-- Run by store::locked::begin after the rows are locked, so that no other can be writing one.
 -- $1 event_ids  $2 handler_ids  $3 runs
 -- Index outcome_DAY_pkey. LIMIT keeps the look-up below the join: without it the planner read every
 -- outcome of every day for each batch (1.3 ms at 15,000 outcomes, and growing with them).
