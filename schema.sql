@@ -40,7 +40,7 @@ CREATE FUNCTION oncehook.uuid7_floor(at timestamptz) RETURNS uuid
 CREATE TABLE oncehook.source (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
-  first_name text COLLATE "C" NOT NULL,
+  first_name text COLLATE "C" NOT NULL UNIQUE,
   recipe     text COLLATE "C" NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now()
 );
@@ -51,7 +51,7 @@ CREATE TABLE oncehook.source (
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
-  first_name text COLLATE "C" NOT NULL,
+  first_name text COLLATE "C" NOT NULL UNIQUE,
   created_at timestamptz NOT NULL DEFAULT now(),
   retired_at timestamptz
 );
@@ -119,6 +119,7 @@ END $$;
 -- `state` is what was known at insert: NULL (has deliveries), unreadable, ignored, unrecognized (no
 -- handler took it). pending, dead, failed and succeeded are derived from deliveries and outcomes.
 -- `routes`: ids of the handlers it was fanned out to when it came.
+-- `correlation_id`: of the request that brought it; on every log line from there to the handler.
 CREATE TABLE oncehook.event (
   id           uuid PRIMARY KEY,
   request_id   uuid NOT NULL,
@@ -354,24 +355,38 @@ CREATE FUNCTION oncehook.run_sql_handler(
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
   began timestamptz := clock_timestamp();
+  -- One statement for the whole batch: a look-up per event was planned anew each time and cost six
+  -- times the handler. A cursor, so that one body at a time is in memory.
+  stored CURSOR FOR
+    SELECT given.at, e.*
+      FROM unnest(events) WITH ORDINALITY AS given(event_id, at)
+      LEFT JOIN LATERAL (
+        SELECT e.id, e.key, e.type, e.entity, e.occurred_at, r.received_at,
+               substr(r.body, e.item_offset + 1, e.item_length) AS body
+          FROM oncehook.event e JOIN oncehook.request r ON r.id = e.request_id
+         WHERE e.id = given.event_id LIMIT 1) e ON true;
+  item record;
   event oncehook.delivered;
   context text;
   table_name text;
   column_name text;
   constraint_name text;
 BEGIN
-  FOR n IN 1 .. cardinality(events) LOOP
-    no := n; answer := NULL; code := NULL; message := NULL; object_name := NULL; line := NULL;
-    SELECT e.id, source_names[n], e.key, e.type, e.entity, e.occurred_at, r.received_at,
-           substr(r.body, e.item_offset + 1, e.item_length), effect_keys[n], runs[n], attempts[n]
-      INTO event
-      FROM oncehook.event e JOIN oncehook.request r ON r.id = e.request_id
-     WHERE e.id = events[n];
-    IF NOT FOUND THEN
+  -- The plan must not depend on how small the tables were when they were last counted.
+  SET LOCAL enable_seqscan = off;
+  OPEN stored;
+  SET LOCAL enable_seqscan TO DEFAULT;
+  LOOP
+    FETCH stored INTO item;
+    EXIT WHEN NOT FOUND;
+    no := item.at; answer := NULL; code := NULL; message := NULL; object_name := NULL; line := NULL;
+    IF item.id IS NULL THEN
       code := 'OH404'; message := 'payload-expired';
       RETURN NEXT;
       CONTINUE;
     END IF;
+    event := (item.id, source_names[no], item.key, item.type, item.entity, item.occurred_at, item.received_at, item.body,
+              effect_keys[no], runs[no], attempts[no]);
     BEGIN
       IF answers_json THEN
         EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
@@ -402,4 +417,5 @@ BEGIN
     RETURN NEXT;
     EXIT WHEN clock_timestamp() - began > budget;
   END LOOP;
+  CLOSE stored;
 END $$;

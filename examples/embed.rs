@@ -9,6 +9,7 @@
 //! event's outcome: both are there, or neither.
 
 use std::env;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -119,11 +120,12 @@ async fn payments(database: web::Data<Client>) -> HttpResponse {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Error> {
+async fn main() -> Result<ExitCode, Error> {
     let (Ok(database_url), Ok(secret)) =
         (env::var("DATABASE_URL"), env::var("STRIPE_WEBHOOK_SECRET"))
     else {
-        return Err(USAGE.into());
+        eprintln!("{USAGE}");
+        return Ok(ExitCode::from(2));
     };
     let engine = start(&database_url, &secret).await?;
     let database = web::Data::new(connect(&database_url).await?);
@@ -136,5 +138,5 @@ async fn main() -> Result<(), Error> {
         .await?;
     // Handlers at work end, what was claimed and not begun is given back.
     engine.shutdown().await;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

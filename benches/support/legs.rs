@@ -187,9 +187,7 @@ impl Legs {
     async fn http(&mut self, connections: usize, pace: Pace, dispatch: bool) -> Result<Sample> {
         self.postgres.reset().await?;
         let node = Node::start(self.folder.path(), &self.postgres.url(), dispatch)?;
-        let warm = self
-            .send(&node, connections, Pace::Closed, Some(WARM_UP))
-            .await?;
+        let warm = self.send(&node, connections, WARM_UP).await?;
         if dispatch {
             self.postgres.until_handled().await?;
         }
@@ -197,7 +195,8 @@ impl Legs {
         // Made before the clocks are read.
         let requests = self.requests(pace, None)?;
         let before = self.clocks(Some(&node));
-        let answered = self.send_these(&node, connections, pace, requests).await?;
+        let time = self.time(pace);
+        let answered = Self::send_these(&node, connections, pace, requests, time).await?;
         let mut sample = Sample {
             per_second: as_f64(answered.count) / answered.elapsed.as_secs_f64(),
             ack_p50: Some(ms(answered.percentile(50))),
@@ -234,9 +233,7 @@ impl Legs {
         connections: usize,
         count: usize,
     ) -> Result<()> {
-        let answered = self
-            .send(node, connections, Pace::Closed, Some(count))
-            .await?;
+        let answered = self.send(node, connections, count).await?;
         if answered.count != count {
             bail!("{} of {count} were answered in time", answered.count);
         }
@@ -248,15 +245,10 @@ impl Legs {
         Node::start(self.folder.path(), &self.postgres.url(), true)
     }
 
-    async fn send(
-        &mut self,
-        node: &Node,
-        connections: usize,
-        pace: Pace,
-        count: Option<usize>,
-    ) -> Result<Answered> {
-        let requests = self.requests(pace, count)?;
-        self.send_these(node, connections, pace, requests).await
+    async fn send(&mut self, node: &Node, connections: usize, count: usize) -> Result<Answered> {
+        let requests = self.requests(Pace::Closed, Some(count))?;
+        let time = Duration::from_mins(1);
+        Self::send_these(node, connections, Pace::Closed, requests, time).await
     }
 
     fn requests(&mut self, pace: Pace, count: Option<usize>) -> Result<stripe::Requests> {
@@ -269,19 +261,22 @@ impl Legs {
         Ok(self.sender.requests(count, now.as_secs()))
     }
 
+    fn time(&self, pace: Pace) -> Duration {
+        match pace {
+            Pace::Closed => Duration::from_secs(self.seconds),
+            // Every prepared request is sent, also when late.
+            Pace::PerSecond(_) => Duration::from_secs(self.seconds * 10),
+        }
+    }
+
     async fn send_these(
-        &self,
         node: &Node,
         connections: usize,
         pace: Pace,
         requests: stripe::Requests,
+        time: Duration,
     ) -> Result<Answered> {
         let address = node.address;
-        let time = match pace {
-            Pace::Closed => Duration::from_secs(self.seconds),
-            // Every prepared request is sent, also when late.
-            Pace::PerSecond(_) => Duration::from_secs(self.seconds * 10),
-        };
         tokio::task::spawn_blocking(move || load::run(address, connections, requests, time, pace))
             .await?
     }

@@ -61,6 +61,7 @@ impl Postgres {
             for (name, value) in [
                 ("shared_preload_libraries", "pg_stat_statements"),
                 ("pg_stat_statements.track", "all"),
+                ("pg_stat_statements.track_planning", "on"),
             ] {
                 settings.push((name.to_owned(), value.to_owned()));
             }

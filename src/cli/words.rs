@@ -1,6 +1,7 @@
 //! Small pieces of text that several verbs write.
 
 use jiff::{Timestamp, Unit};
+use std::fmt::Write as _;
 
 use crate::config::{Environment, units};
 use crate::telemetry;
@@ -32,7 +33,8 @@ pub(super) fn shell(word: &str) -> String {
             other if telemetry::steers(other) => {
                 for byte in other.encode_utf8(&mut [0; 4]).bytes() {
                     // Octal has three digits at most, so the next character is not taken in.
-                    quoted.push_str(&format!("\\{byte:03o}"));
+                    // Writing to a String cannot fail.
+                    write!(quoted, "\\{byte:03o}").unwrap_or_default();
                 }
             }
             other => quoted.push(other),

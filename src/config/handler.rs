@@ -219,7 +219,14 @@ fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpT
         });
     // Ours are Standard Webhooks signatures: that preset knows what a usable secret is.
     let signer = provider::build("standard-webhooks", &Options::default()).ok();
-    let secrets: Vec<_> = secret::read_all(section, vault, signer.as_deref(), now)
+    let written = secret::read_all(section, vault, signer.as_deref(), now);
+    if !written.is_empty() && !written.iter().any(|labelled| labelled.secret.alive(now)) {
+        section.error(
+            "secrets",
+            "every secret has ended: calls would go out unsigned; add one that lives",
+        );
+    }
+    let secrets: Vec<_> = written
         .into_iter()
         .filter(|labelled| labelled.secret.alive(now))
         .map(|labelled| {

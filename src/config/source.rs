@@ -105,6 +105,16 @@ fn read(
     let provider = provider(section, public_url.clone());
     let secrets = secret::read_all(section, vault, provider.as_deref(), now);
     let accept_modes = accept_modes(section);
+    if accept_modes.is_some()
+        && provider
+            .as_ref()
+            .is_some_and(|provider| !provider.has_modes())
+    {
+        section.error(
+            "accept_modes",
+            "this provider's events do not tell live from test: none would be accepted; leave `accept_modes` out",
+        );
+    }
     let on_conflict = section
         .word(
             "on_conflict",

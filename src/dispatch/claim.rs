@@ -21,6 +21,11 @@ use super::{ActiveHandler, Context, DispatchConfig, work};
 /// connections to the others.
 const BATCHES_PER_HANDLER: usize = 2;
 
+/// While one batch of a transactional handler is running and its claim found less than a batch, the
+/// next claim waits this long: the events that come meanwhile share one transaction. As long as a
+/// batch takes on events; a handler that is slower does not hold up those behind it.
+const ALONE: Duration = Duration::from_millis(20);
+
 /// Pause after a claim that failed.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -33,6 +38,9 @@ struct Running {
     count: HashMap<i32, usize>,
     /// Handlers whose last claim was full: more is due, do not wait for a signal.
     hungry: HashMap<i32, bool>,
+    /// Last claim that found something but less than a batch, until when the next one waits if
+    /// its batch is still running.
+    partial: HashMap<i32, Instant>,
 }
 
 pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<Notify>) {
@@ -86,20 +94,18 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                     tokio::time::sleep(PAUSE).await;
                 }
                 if std::mem::take(&mut others_first) {
+                    // Nobody would wake us for the next suspect.
                     continue;
                 }
             }
         }
-        if check_suspects && running.tasks.is_empty() && !context.is_stopping() {
-            // The others had their turn and no work; nobody would wake us for the next suspect.
-            continue;
-        }
+        let next_look = running.next_look(next_poll);
         tokio::select! {
             Some(done) = running.tasks.join_next_with_id() => running.ended(done),
             () = wake.notified(), if !stopping => {
                 running.all_hungry();
             }
-            () = tokio::time::sleep_until(next_poll.into()), if !stopping => {}
+            () = tokio::time::sleep_until(next_look.into()), if !stopping => {}
             changed = context.stopping.changed(), if !stopping => {
                 if changed.is_err() {
                     return;
@@ -115,6 +121,24 @@ impl Running {
         for hungry in self.hungry.values_mut() {
             *hungry = true;
         }
+    }
+
+    /// When to look again at the latest: at the poll, or when a handler with one batch running may
+    /// have a second.
+    fn next_look(&self, next_poll: Instant) -> Instant {
+        let now = Instant::now();
+        self.partial
+            .iter()
+            .filter(|(id, until)| **until > now && self.hungry.get(id).copied().unwrap_or(false))
+            .map(|(_, until)| *until)
+            .fold(next_poll, Instant::min)
+    }
+
+    /// Whether the handler's next events wait for the batch that is running.
+    fn waits(&self, handler: i32) -> bool {
+        self.partial
+            .get(&handler)
+            .is_some_and(|until| *until > Instant::now())
     }
 
     fn ended(&mut self, done: Result<(Id, ()), tokio::task::JoinError>) {
@@ -173,7 +197,7 @@ fn quotas(
         }
         let busy = running.count.get(&handler.id).copied().unwrap_or(0);
         let count = if is_transactional(handler) {
-            if busy >= BATCHES_PER_HANDLER || free == 0 {
+            if busy >= BATCHES_PER_HANDLER || free == 0 || (busy > 0 && running.waits(handler.id)) {
                 continue;
             }
             free -= 1;
@@ -217,9 +241,13 @@ async fn claim(
     }
     for quota in quotas {
         let claimed = groups.get(&quota.handler_id).map_or(0, Vec::len);
-        running
-            .hungry
-            .insert(quota.handler_id, claimed >= usize::from(quota.count));
+        let full = claimed >= usize::from(quota.count);
+        running.hungry.insert(quota.handler_id, full);
+        if full || claimed == 0 {
+            running.partial.remove(&quota.handler_id);
+        } else {
+            running.partial.insert(quota.handler_id, claimed_at + ALONE);
+        }
     }
     for (id, group) in groups {
         if let Some(handler) = handlers.get(&id) {

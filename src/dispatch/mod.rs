@@ -105,6 +105,7 @@ impl Dispatcher {
     /// passes to another node when it ends.
     pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
+        tracing::info!("nothing more is claimed; running handlers may end");
         self.reaper.abort();
         let claims = self.claims.abort_handle();
         if tokio::time::timeout(self.grace, self.claims).await.is_err() {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Lease, NewAttempt};
+use crate::store::locked;
 use crate::store::transaction::{Limits, Transaction};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
@@ -40,8 +41,18 @@ async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
     let swept = async {
         let expired = delivery::expired(&transaction, &handlers, BATCH).await?;
         for (lease, held) in &expired {
+            transaction.savepoint().await?;
             // A suspect was claimed alone, so its loss counts towards the crash cap.
-            lost(&transaction, active, lease, lease.progress.suspect, *held).await?;
+            let written = lost(&transaction, active, lease, lease.progress.suspect, *held).await;
+            match written {
+                Ok(()) => transaction.release().await?,
+                // One row that cannot be written must not keep the leases of all others.
+                Err(error) if is_the_rows_own(&error) => {
+                    transaction.back_to_savepoint().await?;
+                    tracing::error!(error = %error, event.id = %lease.event_id, "a lost lease cannot be reaped");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(expired)
     }
@@ -64,6 +75,14 @@ async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
     }
 }
 
+/// Errors of the values in one row: class 22 and 54, and a key that exists.
+fn is_the_rows_own(error: &StoreError) -> bool {
+    error.sqlstate().is_some_and(|code| {
+        let code = code.code();
+        code.starts_with("22") || code.starts_with("54") || code == "23505"
+    })
+}
+
 /// Writes what a lost lease makes of a delivery: a suspect, or poison after too many losses while
 /// it ran alone. The caller's transaction holds the row's lock.
 pub(super) async fn lost(
@@ -76,6 +95,9 @@ pub(super) async fn lost(
     let Some(handler) = active.handlers.get(&lease.handler_id) else {
         return Ok(());
     };
+    if locked::has_outcome(transaction, lease).await? {
+        return delivery::remove(transaction, &[lease]).await;
+    }
     let attempt = NewAttempt {
         event_id: lease.event_id,
         handler_id: lease.handler_id,

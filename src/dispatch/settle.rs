@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
-use crate::store::delivery::{self, Ended, Lease, Locked, NewAttempt, PutBack};
+use crate::store::delivery::{self, Ended, Lease, NewAttempt, PutBack};
+use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry;
 
@@ -138,23 +139,26 @@ pub(super) fn limits(handler: &ActiveHandler) -> Limits {
     }
 }
 
-/// Begins the settle transaction and locks the rows.
+/// Begins the settle transaction and locks the rows. `plans` tells whose statements come next.
 pub(super) async fn begin<'c>(
     connection: &'c Connection,
     handler: &ActiveHandler,
     leases: &[Lease],
+    plans: Plans,
 ) -> Result<(Transaction<'c>, Locked), StoreError> {
-    let transaction = Transaction::begin(connection, limits(handler)).await?;
-    match delivery::lock(&transaction, leases).await {
-        Ok(locked) => {
-            for _ in locked.ours.len() + locked.finished.len()..leases.len() {
-                telemetry::lease_lost(&handler.spec.name);
-            }
-            Ok((transaction, locked))
-        }
-        Err(error) => {
-            transaction.rollback(&error).await;
-            Err(error)
-        }
+    let (transaction, locked) = locked::begin(connection, limits(handler), leases, plans).await?;
+    // The run is finished already: whoever settles it, only the row is left over.
+    let left_over: Vec<&Lease> = locked
+        .finished
+        .iter()
+        .filter_map(|i| leases.get(*i))
+        .collect();
+    if let Err(error) = delivery::remove(&transaction, &left_over).await {
+        transaction.rollback(&error).await;
+        return Err(error);
     }
+    for _ in locked.ours.len() + locked.finished.len()..leases.len() {
+        telemetry::lease_lost(&handler.spec.name);
+    }
+    Ok((transaction, locked))
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
 use crate::store::StoreError;
-use crate::store::delivery::{self, Lease, Payload, ReadBack};
+use crate::store::delivery::{self, Lease, ReadBack};
+use crate::store::handling::{self, Payload};
+use crate::store::locked::Plans;
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
 use super::handler::{HandlerKind, http, transactional as run};
@@ -91,16 +93,11 @@ async fn batch_once(
         .await
         .map_err(Failure::NotBegun)?;
     let began = Instant::now();
-    let (transaction, locked) = settle::begin(&connection, handler, batch)
+    let (transaction, locked) = settle::begin(&connection, handler, batch, Plans::Handlers)
         .await
-        .map_err(Failure::Broken)?;
+        // No handler has run: nothing is lost, whatever went wrong.
+        .map_err(Failure::NotBegun)?;
     let settled = async {
-        let left_over: Vec<&Lease> = locked
-            .finished
-            .iter()
-            .filter_map(|i| batch.get(*i))
-            .collect();
-        delivery::remove(&transaction, &left_over).await?;
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
         let ran = run::run(
             context,
@@ -122,7 +119,14 @@ async fn batch_once(
                 run::Ran::NotRun => rest.not_run.push(lease.clone()),
             }
         }
-        transitions.write(&transaction).await?;
+        // Sent back to back: one round trip.
+        let (planned, written) = tokio::join!(
+            biased;
+            transaction.plan_by_index(),
+            transitions.write(&transaction),
+        );
+        planned?;
+        written?;
         Ok((transitions, rest))
     }
     .await;
@@ -235,7 +239,8 @@ async fn record_all(
     while began.elapsed() < handler.spec.lease {
         let written = async {
             let connection = context.store.dispatch().await?;
-            let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
+            let (transaction, locked) =
+                settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
             for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
                 transitions.decide(handler, lease, verdict, began);
@@ -359,7 +364,7 @@ pub(super) async fn prepare_calls(
             .await?;
         let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
         let connection = context.store.dispatch().await?;
-        delivery::payloads(&connection, &events).await
+        handling::payloads(&connection, &events).await
     }
     .await;
     match loaded {
@@ -422,11 +427,12 @@ async fn settle_call(
     while began.elapsed() < handler.spec.lease + handler.spec.timeout {
         let written = async {
             let connection = context.store.dispatch().await?;
-            let (transaction, locked) = settle::begin(&connection, handler, leases).await?;
+            let (transaction, locked) =
+                settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
-            if locked.ours.is_empty() {
+            if locked.ours.is_empty() && locked.finished.is_empty() {
                 transitions.evidence(lease, verdict, began);
-            } else {
+            } else if locked.finished.is_empty() {
                 transitions.decide(handler, lease, verdict, began);
             }
             match transitions.write(&transaction).await {

@@ -216,7 +216,7 @@ pub enum Reading {
 }
 
 /// One event as the provider's preset read it out of a verified request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     /// Idempotency key inside the source.
     pub key: EventKey,

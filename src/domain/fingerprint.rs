@@ -8,7 +8,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use super::json::Document;
+use super::json::Value;
 
 /// A SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,28 +66,29 @@ impl Rule {
 
     /// Digest of the comparable content. `None` where only raw bytes can be compared (duplicate
     /// member names).
-    pub fn digest(&self, document: &Document<'_>) -> Option<Digest> {
-        canonical_json(document, self.volatile)
+    pub fn digest(&self, value: Value<'_>) -> Option<Digest> {
+        canonical_json(value, self.volatile)
     }
 }
 
 /// Digest of the comparable content: canonical JSON without the members at `volatile`
-/// (JSON Pointers, RFC 6901). `None` where only raw bytes can be compared (duplicate member
-/// names).
-pub fn canonical_json(document: &Document<'_>, volatile: &[&str]) -> Option<Digest> {
-    document.canonical(volatile).map(|bytes| Digest::of(&bytes))
+/// (JSON Pointers, RFC 6901, from this value on). `None` where only raw bytes can be compared
+/// (duplicate member names).
+pub fn canonical_json(value: Value<'_>, volatile: &[&str]) -> Option<Digest> {
+    value.canonical(volatile).map(|bytes| Digest::of(&bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::json::Document;
 
     fn digest(text: &str, volatile: &'static [&'static str]) -> Option<Digest> {
         let rule = Rule {
             number: 1,
             volatile,
         };
-        rule.digest(&Document::parse(text.as_bytes()).unwrap())
+        rule.digest(Document::parse(text.as_bytes()).unwrap().root())
     }
 
     #[test]

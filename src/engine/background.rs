@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::dispatch::Registry;
 use crate::store::Store;
@@ -91,22 +92,29 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
         };
         let retry = tokio::time::sleep(SIGNAL_PAUSE);
         tokio::pin!(retry);
+        // Others are told of all commits of an interval at once; our own dispatcher at each.
+        let mut untold = false;
+        let mut quiet_until = Instant::now();
         loop {
             tokio::select! {
                 () = stored.notified() => {
                     wake.notify_one();
-                    if let Some(line) = &line {
-                        if line.send().await.is_err() || line.is_closed() {
-                            break;
-                        }
-                        tokio::time::sleep(SIGNAL_INTERVAL).await;
+                    untold = line.is_some();
+                }
+                () = tokio::time::sleep_until(quiet_until), if untold => {
+                    untold = false;
+                    quiet_until = Instant::now() + SIGNAL_INTERVAL;
+                    if let Some(line) = &line
+                        && (line.send().await.is_err() || line.is_closed())
+                    {
+                        break;
                     }
                 }
                 () = &mut retry => {
                     if line.as_ref().is_none_or(crate::store::Signal::is_closed) {
                         break;
                     }
-                    retry.as_mut().reset(tokio::time::Instant::now() + SIGNAL_PAUSE);
+                    retry.as_mut().reset(Instant::now() + SIGNAL_PAUSE);
                 }
             }
         }

@@ -6,6 +6,7 @@ mod refusals;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
@@ -22,6 +23,11 @@ use crate::store::{Store, StoreError};
 use crate::telemetry;
 
 use refusals::Refusals;
+
+/// How long a good answer of the readiness probe holds.
+const READY_HOLDS: Duration = Duration::from_secs(1);
+/// Longest wait at shutdown for what is still queued. None of it was acknowledged.
+const FLUSH: Duration = Duration::from_secs(10);
 
 /// What an engine runs with.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +49,9 @@ pub struct ActiveSource {
     pub id: i32,
     /// The source.
     pub source: Arc<Source>,
+    /// The set it was found in: a request is fanned out by the table it began under, whatever a
+    /// reload changes while its body arrives.
+    active: Arc<Active>,
 }
 
 /// A refused request, for the counter, the log and `rejected`.
@@ -87,6 +96,8 @@ struct Inner {
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
+    /// When the database last took a write of the readiness probe.
+    writable_at: Mutex<Option<Instant>>,
     dispatcher: Mutex<Option<Dispatcher>>,
     background: Vec<JoinHandle<()>>,
 }
@@ -130,6 +141,7 @@ impl Engine {
             ingest,
             refusals,
             draining: AtomicBool::new(false),
+            writable_at: Mutex::new(None),
             dispatcher: Mutex::new(dispatcher),
             background,
         })))
@@ -155,10 +167,8 @@ impl Engine {
     /// The source of this name.
     pub fn source(&self, name: &str) -> Option<ActiveSource> {
         let active = self.0.registry.current();
-        active.sources.get(name).map(|(id, source)| ActiveSource {
-            id: *id,
-            source: Arc::clone(source),
-        })
+        let (id, source) = active.sources.get(name).cloned()?;
+        Some(ActiveSource { id, source, active })
     }
 
     /// Fans the items out, then waits until the request is durable. Dropping the future does not
@@ -167,14 +177,17 @@ impl Engine {
     /// # Errors
     ///
     /// [`Unavailable`]: nothing may be acknowledged.
-    pub async fn submit(&self, mut submission: Submission) -> Result<Receipt, Unavailable> {
+    pub async fn submit(
+        &self,
+        from: &ActiveSource,
+        mut submission: Submission,
+    ) -> Result<Receipt, Unavailable> {
         let name = submission.source.name.clone();
-        let active = self.0.registry.current();
         submission.handlers = submission
             .items
             .iter()
             .map(|item| match item.reading {
-                Reading::Event => active.routes.of(&name, item.event_type.as_deref()),
+                Reading::Event => from.active.routes.of(&name, item.event_type.as_deref()),
                 Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
             })
             .collect();
@@ -237,7 +250,12 @@ impl Engine {
         if let Some(dispatcher) = self.0.dispatcher.lock().await.take() {
             dispatcher.stop().await;
         }
-        self.0.ingest.flush().await;
+        if tokio::time::timeout(FLUSH, self.0.ingest.flush())
+            .await
+            .is_err()
+        {
+            tracing::warn!("requests were still queued at the end; none of them was acknowledged");
+        }
         self.0.refusals.flush().await;
         for task in &self.0.background {
             task.abort();
@@ -250,7 +268,15 @@ impl Engine {
     ///
     /// [`StoreError`]: it does not.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        self.0.store.check_writable().await
+        // One probe at a time, and a good answer holds for a second: the route is public.
+        let mut last = self.0.writable_at.lock().await;
+        if last.is_some_and(|at| at.elapsed() < READY_HOLDS) {
+            return Ok(());
+        }
+        *last = None;
+        self.0.store.check_writable().await?;
+        *last = Some(Instant::now());
+        Ok(())
     }
 }
 

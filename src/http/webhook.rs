@@ -128,7 +128,7 @@ impl Visit<'_> {
             items,
             handlers: Vec::new(),
         };
-        match self.submit(submission).await {
+        match self.submit(active, submission).await {
             Some(receipt) => answer::to(source, &receipt, refused),
             None => Problem::UNAVAILABLE.response(),
         }
@@ -136,14 +136,14 @@ impl Visit<'_> {
 
     /// The receipt, or `None` when nothing is durable. A request without items has nothing to
     /// store.
-    async fn submit(&self, submission: Submission) -> Option<Receipt> {
+    async fn submit(&self, active: &ActiveSource, submission: Submission) -> Option<Receipt> {
         if submission.items.is_empty() {
             return Some(Receipt { items: Vec::new() });
         }
         let bytes = submission.request.body.len();
         let source = submission.source.name.clone();
         let secret = submission.request.secret_label.clone();
-        match self.inbox.engine.submit(submission).await {
+        match self.inbox.engine.submit(active, submission).await {
             Ok(receipt) => {
                 let events = receipt.items.len();
                 let replayed = answer::is_replay(&receipt);
@@ -215,14 +215,20 @@ impl Visit<'_> {
         response
     }
 
-    /// Items that failed their own signature are refused one by one.
+    /// Items that failed their own signature: one refusal per reason, however many items a hostile
+    /// batch holds.
     fn reject_items(&self, verified: &Verified, body: &[u8]) {
         if verified.refused_items.is_empty() {
             return;
         }
         let digest = Digest::of(body);
-        for (_, refusal) in &verified.refused_items {
-            self.reject(*refusal, Some(digest), body.len() as u64);
+        let reasons: std::collections::HashSet<Refusal> = verified
+            .refused_items
+            .iter()
+            .map(|(_, refusal)| *refusal)
+            .collect();
+        for refusal in reasons {
+            self.reject(refusal, Some(digest), body.len() as u64);
         }
     }
 

@@ -1,7 +1,8 @@
 //! The bounded queue in front of the writer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
@@ -19,7 +20,10 @@ const BATCH_ITEMS: usize = 256;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Requests that may wait, whatever their size.
 const QUEUE_REQUESTS: usize = 4_096;
-/// Batches in flight: one is best, a second only when a full batch waits meanwhile.
+/// A batch that takes longer lets a second one start beside it.
+const SLOW: Duration = Duration::from_millis(250);
+/// Batches in flight: one is best, a second only when a full batch waits meanwhile or the first is
+/// slow.
 const IN_FLIGHT_MAX: usize = 2;
 /// What a waiting request costs beside its body.
 const OVERHEAD_BYTES: usize = 2_048;
@@ -29,8 +33,8 @@ const OVERHEAD_BYTES: usize = 2_048;
 pub struct IngestConfig {
     /// Bytes that may wait in the queue.
     pub queue_bytes: usize,
-    /// How long a caller waits for its commit. The write itself goes on after that; the sender's
-    /// retry then finds the key.
+    /// How long a caller waits for its commit. A write that has begun goes on after that, and the
+    /// sender's retry then finds the key; one that still waits in the queue is left to the retry.
     pub wait: Duration,
 }
 
@@ -46,6 +50,8 @@ impl Default for IngestConfig {
 struct Job {
     submission: Submission,
     answer: oneshot::Sender<Answer>,
+    /// Set when its sender was told to come again: writing it too would keep a full queue full.
+    given_up: Arc<AtomicBool>,
     bytes: usize,
     _budget: OwnedSemaphorePermit,
 }
@@ -95,9 +101,11 @@ impl Ingest {
                 },
             })?;
         let (answer, answered) = oneshot::channel();
+        let given_up = Arc::new(AtomicBool::new(false));
         let job = Job {
             submission,
             answer,
+            given_up: Arc::clone(&given_up),
             bytes,
             _budget: budget,
         };
@@ -110,7 +118,10 @@ impl Ingest {
         match tokio::time::timeout(self.wait, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Unavailable { reason: "database" }),
-            Err(_) => Err(Unavailable { reason: "too_slow" }),
+            Err(_) => {
+                given_up.store(true, Ordering::Release);
+                Err(Unavailable { reason: "too_slow" })
+            }
         }
     }
 
@@ -128,13 +139,20 @@ async fn run(store: Store, mut jobs: mpsc::Receiver<Job>, stored: Arc<Notify>) {
     let mut waiting: Vec<Job> = Vec::new();
     let mut in_flight: JoinSet<()> = JoinSet::new();
     let mut open = true;
+    let mut begun = Instant::now();
     while open || !waiting.is_empty() || !in_flight.is_empty() {
         take_waiting(&mut jobs, &mut waiting);
         let full = is_full(&waiting);
+        let second = full || begun.elapsed() >= SLOW;
         if !waiting.is_empty()
-            && (in_flight.is_empty() || (full && in_flight.len() < IN_FLIGHT_MAX))
+            && (in_flight.is_empty() || (second && in_flight.len() < IN_FLIGHT_MAX))
         {
-            let batch = std::mem::take(&mut waiting);
+            let mut batch = std::mem::take(&mut waiting);
+            batch.retain(|job| !job.given_up.load(Ordering::Acquire));
+            if batch.is_empty() {
+                continue;
+            }
+            begun = Instant::now();
             in_flight.spawn(write(store.clone(), batch, Arc::clone(&stored)));
             continue;
         }
@@ -146,6 +164,9 @@ async fn run(store: Store, mut jobs: mpsc::Receiver<Job>, stored: Arc<Notify>) {
                     tracing::error!(error = %error, "a batch writer ended abnormally");
                 }
             }
+            // The batch in flight is slow: those who wait may go beside it.
+            () = tokio::time::sleep_until((begun + SLOW).into()),
+                if !waiting.is_empty() && in_flight.len() == 1 => {}
             job = jobs.recv(), if open && !full => match job {
                 Some(job) => waiting.push(job),
                 None => open = false,

@@ -15,7 +15,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 
 use crate::domain::fingerprint::Rule;
-use crate::domain::json::{Document, Kind, Value};
+use crate::domain::json::{Document, Found, Kind, Value};
 use crate::domain::{Digest, EventKey, Item, KeyError, Mode, Reading, Refusal, Secret, SecretText};
 
 use super::key::{self, KeyForm};
@@ -165,19 +165,12 @@ impl<'d> Notification<'d> {
             .ok_or(Refusal::BadSignature)
     }
 
-    fn item(&self, body: &[u8], mode: Mode) -> Item {
-        let range = self.0.span();
-        let bytes = body.get(range.clone()).unwrap_or_default();
-        self.try_item(bytes, range.clone(), mode)
-            .unwrap_or_else(|reason| unreadable(bytes, range, reason))
+    fn item(&self, mode: Mode) -> Item {
+        self.try_item(mode)
+            .unwrap_or_else(|reason| unreadable(self.0.raw().as_bytes(), self.0.span(), reason))
     }
 
-    fn try_item(
-        &self,
-        bytes: &[u8],
-        range: Range<usize>,
-        mode: Mode,
-    ) -> Result<Item, &'static str> {
+    fn try_item(&self, mode: Mode) -> Result<Item, &'static str> {
         let field = |pointer| {
             self.field(pointer)
                 .ok_or("a member that is needed is neither text nor a number")
@@ -193,7 +186,7 @@ impl<'d> Notification<'d> {
         if !original.is_empty() {
             key = key.with("original", &original).map_err(unusable)?;
         }
-        let canonical_digest = comparable(RULES.last(), bytes);
+        let canonical_digest = RULES.last().and_then(|rule| rule.digest(self.0));
         Ok(Item {
             key,
             provider_id: None,
@@ -202,8 +195,8 @@ impl<'d> Notification<'d> {
             account: name(&field("/merchantAccountCode")?).filter(|account| !account.is_empty()),
             mode: Some(mode),
             occurred_at: self.0.pointer("/eventDate").and_then(time),
-            range,
-            raw_digest: Digest::of(bytes),
+            range: self.0.span(),
+            raw_digest: Digest::of(self.0.raw().as_bytes()),
             canonical_digest,
             digest_rule: canonical_digest
                 .and(RULES.last())
@@ -213,19 +206,15 @@ impl<'d> Notification<'d> {
     }
 }
 
-fn comparable(rule: Option<&Rule>, item: &[u8]) -> Option<Digest> {
-    rule?.digest(&Document::parse(item).ok()?)
-}
-
 /// `live` of the whole body: text or flag, unsigned.
 fn mode(document: &Document<'_>) -> Mode {
-    match document.pointer("/live") {
-        Some(value) => match value.string().as_deref().unwrap_or(value.raw()) {
+    match document.find("/live") {
+        Found::One(value) => match value.string().as_deref().unwrap_or(value.raw()) {
             "true" => Mode::Live,
             "false" => Mode::Test,
             _ => Mode::Unknown,
         },
-        None => Mode::Unknown,
+        Found::Missing | Found::Repeated(_) => Mode::Unknown,
     }
 }
 
@@ -247,11 +236,18 @@ impl Provider for Standard {
         now: Timestamp,
     ) -> Result<Verified, Refusal> {
         let document = Document::parse(request.body).map_err(|_| Refusal::MalformedBody)?;
+        let mode = mode(&document);
         let mut label = None;
+        let mut items = Vec::new();
         let mut refused_items = Vec::new();
         for (index, element) in elements(&document)?.into_iter().enumerate() {
-            match Notification::read(element).and_then(|item| item.verify(secrets, now)) {
-                Ok(matched) => label = label.or(Some(matched)),
+            let checked = Notification::read(element)
+                .and_then(|item| Ok((item.verify(secrets, now)?, item.item(mode))));
+            match checked {
+                Ok((matched, item)) => {
+                    label = label.or(Some(matched));
+                    items.push(item);
+                }
                 Err(refusal) => refused_items.push((index, refusal)),
             }
         }
@@ -259,31 +255,23 @@ impl Provider for Standard {
             (Some(secret_label), _) => Ok(Verified {
                 secret_label,
                 refused_items,
+                items,
             }),
             (None, Some((_, refusal))) => Err(*refusal),
             (None, None) => Err(Refusal::MissingSignature),
         }
     }
 
-    fn unwrap(&self, request: &Request<'_>, verified: &Verified) -> Vec<Item> {
-        let Ok(document) = Document::parse(request.body) else {
-            return Vec::new();
-        };
-        let mode = mode(&document);
-        let Ok(elements) = elements(&document) else {
-            return Vec::new();
-        };
-        elements
-            .into_iter()
-            .enumerate()
-            .filter(|(index, _)| !verified.refused_items.iter().any(|(bad, _)| bad == index))
-            .filter_map(|(_, element)| Notification::read(element).ok())
-            .map(|notification| notification.item(request.body, mode))
-            .collect()
+    fn unwrap(&self, _request: &Request<'_>, verified: &Verified) -> Vec<Item> {
+        verified.items.clone()
     }
 
     fn comparable(&self, rule: i16, item: &[u8]) -> Option<Digest> {
-        comparable(Rule::numbered(RULES, rule), item)
+        Rule::numbered(RULES, rule)?.digest(Document::parse(item).ok()?.root())
+    }
+
+    fn has_modes(&self) -> bool {
+        true
     }
 
     fn recipe(&self) -> String {

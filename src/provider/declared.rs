@@ -81,6 +81,10 @@ impl Provider for Preset {
         self.declared.event.comparable(rule, item)
     }
 
+    fn has_modes(&self) -> bool {
+        self.declared.event.mode.is_some()
+    }
+
     fn recipe(&self) -> String {
         self.declared.event.recipe(self.declared.name)
     }

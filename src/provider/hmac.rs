@@ -62,6 +62,18 @@ pub(crate) fn declare(options: &HmacOptions) -> Result<Declared, SettingError> {
             ));
         }
     };
+    let names: Vec<&str> = id
+        .iter()
+        .filter_map(|field| match field {
+            Field::Header(name) => Some(name.as_ref()),
+            Field::Json(_) => None,
+        })
+        .collect();
+    if !template.sets_apart(&names) {
+        return Err(refuse(
+            "hmac.signed must have a text between the event id and what stands beside it: else one signed text could be cut into another id and another body",
+        ));
+    }
     let event_type = optional("event_type", options.event_type.as_deref())?;
     let entity = optional("entity", options.entity.as_deref())?;
     let reads_body = id
@@ -105,7 +117,7 @@ pub(crate) fn declare(options: &HmacOptions) -> Result<Declared, SettingError> {
             named: &[],
             event_type,
             entity: entity.into_iter().collect(),
-            account: None,
+            account: &[],
             mode: None,
             occurred_at: None,
             ignored: &[],

@@ -32,7 +32,9 @@ mod scheme;
 mod source;
 mod template;
 #[cfg(test)]
-mod tests;
+mod tests_by_fault;
+#[cfg(test)]
+mod tests_by_preset;
 
 pub use headers::Headers;
 pub use mac::{Encoding, Hash};
@@ -67,6 +69,9 @@ pub struct Verified {
     /// Items that failed their own signature (index in the body's order, reason). Empty for
     /// providers that sign the whole body.
     pub refused_items: Vec<(usize, Refusal)>,
+    /// Items that were read on the way, by presets that must read the body to verify it; each
+    /// body is parsed once. Others leave it empty and read in [`Provider::unwrap`].
+    pub items: Vec<Item>,
 }
 
 /// An answer in the sender's dialect.
@@ -143,6 +148,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The id recipe in words that never change while keys made by it are stored. A source whose
     /// recipe differs from the stored one is refused at start.
     fn recipe(&self) -> String;
+
+    /// Whether its events tell live from test, so that a source can accept one of them only.
+    fn has_modes(&self) -> bool {
+        false
+    }
 
     /// What the operator should know about this source's settings, for `check` and the start-up
     /// log: ids that no signature covers, events without an id.

@@ -27,7 +27,8 @@ pub struct HmacOptions {
     /// Header that carries the signature.
     pub header: String,
     /// Template of the signed bytes over `{body}`, `{timestamp}`, `{id}`, `{url}` and
-    /// `{header:NAME}`.
+    /// `{header:NAME}`. An id or header that holds the text beside it is refused: `{id}.{body}`
+    /// takes no id with a `.`, since it could be cut in two ways.
     #[serde(default = "body")]
     pub signed: String,
     /// Header that carries the signed time.

@@ -102,7 +102,8 @@ const STRIPE: Declared = Declared {
         event_type: Some(json("/type")),
         // Thin events (v2) name their object in `related_object`.
         entity: Cow::Borrowed(&[json("/data/object/id"), json("/related_object/id")]),
-        account: Some("/account"),
+        // Thin events (v2) name the account in `context`.
+        account: &["/account", "/context"],
         mode: Some(ModeField::Flag("/livemode")),
         occurred_at: Some("/created"),
         ignored: &[],
@@ -159,8 +160,9 @@ const STANDARD_WEBHOOKS_ASYMMETRIC: Declared = standard_webhooks(
     },
 );
 
-const STANDARD_WEBHOOKS_ID: &[Cow<'static, [Field]>] = &[Cow::Borrowed(&[header("webhook-id")])];
-const STANDARD_WEBHOOKS_ENTITY: &[Field] = &[json("/data/id")];
+/// Constants of their own: inside a `const fn` they would have to be dropped.
+const WEBHOOK_ID: &[Cow<'static, [Field]>] = &[Cow::Borrowed(&[header("webhook-id")])];
+const DATA_ID: &[Field] = &[json("/data/id")];
 
 /// What both dialects share.
 const fn standard_webhooks(
@@ -192,12 +194,12 @@ const fn standard_webhooks(
         },
         event: EventRules {
             format: Format::JsonOrEmpty,
-            id: Cow::Borrowed(STANDARD_WEBHOOKS_ID),
+            id: Cow::Borrowed(WEBHOOK_ID),
             otherwise: Otherwise::Unreadable,
             named: &[],
             event_type: Some(json("/type")),
-            entity: Cow::Borrowed(STANDARD_WEBHOOKS_ENTITY),
-            account: None,
+            entity: Cow::Borrowed(DATA_ID),
+            account: &[],
             mode: None,
             occurred_at: Some("/timestamp"),
             ignored: &[],
@@ -250,7 +252,7 @@ const ADYEN_PLATFORM: Declared = Declared {
         named: &[("seq", "/data/sequenceNumber")],
         event_type: Some(json("/type")),
         entity: Cow::Borrowed(ADYEN_PLATFORM_OBJECT),
-        account: None,
+        account: &[],
         mode: Some(ModeField::Word("/environment")),
         occurred_at: Some("/timestamp"),
         ignored: &[],
@@ -317,7 +319,7 @@ const GITHUB: Declared = Declared {
         named: &[],
         event_type: Some(header("X-GitHub-Event")),
         entity: Cow::Borrowed(&[json("/repository/id"), json("/organization/id")]),
-        account: None,
+        account: &[],
         mode: None,
         occurred_at: None,
         ignored: &[("ping", "a ping: the hook was set up")],

@@ -67,8 +67,8 @@ pub(crate) struct EventRules {
     pub(crate) event_type: Option<Field>,
     /// The first present one counts.
     pub(crate) entity: Cow<'static, [Field]>,
-    /// JSON Pointer.
-    pub(crate) account: Option<&'static str>,
+    /// JSON Pointers; the first present one counts.
+    pub(crate) account: &'static [&'static str],
     pub(crate) mode: Option<ModeField>,
     /// JSON Pointer to unix seconds or RFC 3339 text.
     pub(crate) occurred_at: Option<&'static str>,
@@ -120,7 +120,7 @@ impl EventRules {
     pub(crate) fn comparable(&self, rule: i16, item: &[u8]) -> Option<Digest> {
         let rule = Rule::numbered(self.rules, rule)?;
         if let Ok(document) = Document::parse(item) {
-            return rule.digest(&document);
+            return rule.digest(document.root());
         }
         let Format::Json {
             form_field: Some(name),
@@ -129,7 +129,7 @@ impl EventRules {
             return None;
         };
         let text = form::field(item, name)?;
-        rule.digest(&Document::parse(&text).ok()?)
+        rule.digest(Document::parse(&text).ok()?.root())
     }
 
     /// The id recipe in words; see [`super::Provider::recipe`].
@@ -142,20 +142,27 @@ impl EventRules {
                 fields.join(" | ")
             })
             .collect();
-        let mut words = vec![format!("{preset}: {}", parts.join(" + "))];
-        match (self.otherwise, parts.is_empty()) {
-            (Otherwise::Content, true) => words = vec![format!("{preset}: content")],
-            (Otherwise::Content, false) => words.push("else content".to_owned()),
-            (Otherwise::Unreadable, _) => {}
+        let mut words = Vec::new();
+        if !parts.is_empty() {
+            words.push(parts.join(" + "));
         }
-        words.extend(self.account.map(|at| format!("account = json:{at}")));
-        let named = self.named.iter();
-        words.extend(named.map(|(name, at)| format!("{name} = json:{at}")));
-        words.extend(self.mode.map(|field| {
-            let (ModeField::Flag(at) | ModeField::Word(at)) = field;
-            format!("mode = json:{at}")
-        }));
-        words.join(", ")
+        if self.otherwise == Otherwise::Content {
+            // The digest in such a key is made by the newest rule: another rule, other keys.
+            let rule = self.rules.last().map_or(Rule::RAW, |rule| rule.number);
+            let or = if parts.is_empty() { "" } else { "else " };
+            words.push(format!("{or}content by rule {rule}"));
+        }
+        if !self.account.is_empty() {
+            let pointers: Vec<String> = self.account.iter().map(|p| format!("json:{p}")).collect();
+            words.push(format!("account = {}", pointers.join(" | ")));
+        }
+        for (name, pointer) in self.named {
+            words.push(format!("{name} = json:{pointer}"));
+        }
+        if let Some(ModeField::Flag(pointer) | ModeField::Word(pointer)) = self.mode {
+            words.push(format!("mode = json:{pointer}"));
+        }
+        format!("{preset}: {}", words.join(", "))
     }
 
     /// Names of the headers it reads.
@@ -190,7 +197,7 @@ impl EventRules {
         };
         let raw_digest = Digest::of(request.body);
         let (digest_rule, canonical_digest) = match (document, self.rules.last()) {
-            (Some(document), Some(rule)) => match rule.digest(document) {
+            (Some(document), Some(rule)) => match rule.digest(document.root()) {
                 Some(digest) => (rule.number, Some(digest)),
                 None => (Rule::RAW, None),
             },
@@ -201,11 +208,7 @@ impl EventRules {
             Some(Looked::Absent) | None => None,
             Some(Looked::Unusable(reason)) => return Err(reason),
         };
-        let account = match self.account.map(|pointer| place.json(pointer)) {
-            Some(Looked::Text(text)) => Some(text.into_owned()),
-            Some(Looked::Absent) | None => None,
-            Some(Looked::Unusable(reason)) => return Err(reason),
-        };
+        let account = self.account(place)?;
         let mode = self.mode.map(|mode| mode.look(document));
 
         let ids = self.ids(place)?;
@@ -281,6 +284,17 @@ impl EventRules {
             }
         }
         Ok((!ids.is_empty()).then_some(ids))
+    }
+
+    fn account(&self, place: Place<'_>) -> Result<Option<String>, &'static str> {
+        for pointer in self.account {
+            match place.json(pointer) {
+                Looked::Text(text) => return Ok(Some(text.into_owned())),
+                Looked::Absent => {}
+                Looked::Unusable(reason) => return Err(reason),
+            }
+        }
+        Ok(None)
     }
 
     fn entity<'d>(&'d self, place: Place<'d>) -> Option<String> {

@@ -84,8 +84,8 @@ fn by_rules(rules: &EventRules, event_type: &str, unique: &str, now: Timestamp) 
     let mut body = Value::Object(Map::new());
     put(&mut body, "/created_at", &format!("{now:.0}"));
     put(&mut body, "/amount", "10.00");
-    // Without it, two samples of a scheme that names nothing in the body would be one event.
-    put(&mut body, "/reference", unique);
+    // Where no rule names an id, the content does.
+    put(&mut body, "/reference", &format!("order_{unique}"));
     for field in rules.entity.iter() {
         put_field(&mut body, field, &format!("object_{unique}"));
     }

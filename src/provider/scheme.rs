@@ -79,13 +79,15 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Strict: 1 to 12 ASCII digits (15 for milliseconds), no sign, no blank, no exponent.
+    /// Strict: 1 to 12 ASCII digits (15 for milliseconds), no sign, no blank, no exponent, and no
+    /// leading zero: one could be taken from the end of an id that stands before it.
     fn read(self, text: &[u8]) -> Option<i64> {
         let digits_max = match self {
             Self::Seconds => 12,
             Self::Milliseconds => 15,
         };
-        if !(1..=digits_max).contains(&text.len()) || !text.iter().all(u8::is_ascii_digit) {
+        let digits = (1..=digits_max).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+        if !digits || (text.len() > 1 && text.starts_with(b"0")) {
             return None;
         }
         std::str::from_utf8(text).ok()?.parse().ok()
@@ -223,6 +225,7 @@ impl Check {
         Ok(Verified {
             secret_label: secret.label.clone(),
             refused_items: Vec::new(),
+            items: Vec::new(),
         })
     }
 

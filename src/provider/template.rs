@@ -68,6 +68,30 @@ impl Template {
         self.0.contains(part)
     }
 
+    /// The value, if it can be cut out of the signed text in one way only.
+    fn apart<'a>(&self, index: usize, value: Option<&'a [u8]>) -> Result<&'a [u8], Refusal> {
+        let value = value.ok_or(Refusal::MissingSignature)?;
+        let literal = |index: Option<usize>| match self.0.get(index?) {
+            Some(Part::Literal(text)) => Some(text.as_bytes()),
+            _ => None,
+        };
+        // A text at the very beginning or end sets nothing apart.
+        let before = literal(index.checked_sub(1).filter(|before| *before > 0));
+        let behind = literal(Some(index + 1).filter(|behind| behind + 1 < self.0.len()));
+        let earlier = behind.is_some_and(|text| {
+            let mut starts = 0..value.len();
+            starts.any(|at| begins(value.iter().chain(text).skip(at), text))
+        });
+        let later = before.is_some_and(|text| {
+            let mut starts = 1..=value.len();
+            starts.any(|at| begins(text.iter().chain(value).skip(at), text))
+        });
+        if earlier || later {
+            return Err(Refusal::MalformedSignature);
+        }
+        Ok(value)
+    }
+
     /// Names of the headers it takes values from.
     pub(crate) fn headers(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
@@ -76,13 +100,32 @@ impl Template {
         })
     }
 
+    /// Whether the id, and each of these headers, is set apart from what else the sender may
+    /// choose: by a text in between, by the time (which only fits in one place) or by an end.
+    pub(crate) fn sets_apart(&self, headers: &[&str]) -> bool {
+        let open = |index: Option<usize>| {
+            matches!(
+                index.and_then(|index| self.0.get(index)),
+                Some(Part::Body | Part::Id | Part::Header(_))
+            )
+        };
+        self.0.iter().enumerate().all(|(index, part)| {
+            let names = match part {
+                Part::Id => true,
+                Part::Header(name) => headers.iter().any(|h| h.eq_ignore_ascii_case(name)),
+                _ => false,
+            };
+            !names || !(open(index.checked_sub(1)) || open(Some(index + 1)))
+        })
+    }
+
     /// The signed bytes, as parts that follow one another.
     ///
     /// # Errors
     ///
     /// [`Refusal::MissingSignature`] when a value is absent, [`Refusal::MalformedSignature`] when
-    /// a header is repeated or the id holds the text that ends it: `a.1` + `2` and `a` + `1.2`
-    /// would be signed alike.
+    /// a header is repeated, or when the id or a header holds the text that sets it apart: `a.1` +
+    /// `2` and `a` + `1.2` would be signed alike.
     pub(crate) fn fill<'a>(&'a self, values: &Values<'a>) -> Result<Vec<&'a [u8]>, Refusal> {
         let mut filled = Vec::with_capacity(self.0.len());
         for (index, part) in self.0.iter().enumerate() {
@@ -94,23 +137,17 @@ impl Template {
                     .url
                     .map(str::as_bytes)
                     .ok_or(Refusal::MissingSignature)?,
-                Part::Header(name) => values
-                    .headers
-                    .only(name)?
-                    .ok_or(Refusal::MissingSignature)?,
-                Part::Id => {
-                    let id = values.id.ok_or(Refusal::MissingSignature)?;
-                    if let Some(Part::Literal(end)) = self.0.get(index + 1)
-                        && id.windows(end.len()).any(|part| part == end.as_bytes())
-                    {
-                        return Err(Refusal::MalformedSignature);
-                    }
-                    id
-                }
+                Part::Header(name) => self.apart(index, values.headers.only(name)?)?,
+                Part::Id => self.apart(index, values.id)?,
             });
         }
         Ok(filled)
     }
+}
+
+/// Whether the bytes begin with the text; there are at least as many.
+fn begins<'a>(mut bytes: impl Iterator<Item = &'a u8>, text: &[u8]) -> bool {
+    text.iter().all(|byte| bytes.next() == Some(byte))
 }
 
 fn push_literal(parts: &mut Vec<Part>, text: &str) -> Result<(), SettingError> {

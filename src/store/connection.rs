@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,15 +11,18 @@ use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Statement};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::settings::Settings;
-use super::transaction::{is_connection_error, is_stale_session};
+use super::transaction::{Params, is_connection_error, is_stale_session};
 
-/// Longest wait for a connection, and for making one.
+/// Longest wait for a connection that is in use.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
+/// Longest time to make one: TCP, TLS and authentication over a long distance. Senders do not wait
+/// for it, see `ingest::IngestConfig::wait`.
+const CONNECTION_MADE: Duration = Duration::from_secs(10);
 
 /// One connection to PostgreSQL.
 #[derive(Debug)]
@@ -86,6 +89,29 @@ impl Connection {
         })
     }
 
+    /// Runs a statement outside a transaction with a plan by index, as
+    /// [`Transaction`](super::transaction::Transaction) does inside one.
+    pub(super) async fn query_by_index(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = self.prepared(sql).await?;
+        // Sent back to back: one round trip.
+        let (off, rows, reset) = tokio::join!(
+            biased;
+            self.client.batch_execute("SET enable_seqscan = off"),
+            self.client.query(&statement, params),
+            self.client.batch_execute("RESET enable_seqscan"),
+        );
+        if reset.is_err() {
+            self.set_unclean(true);
+        }
+        let rows = self.checked(rows)?;
+        self.checked(off)?;
+        Ok(rows)
+    }
+
     pub(super) fn set_unclean(&self, unclean: bool) {
         self.unclean.store(unclean, Ordering::Release);
     }
@@ -96,7 +122,8 @@ impl Connection {
     }
 }
 
-/// Opens one connection. `on_notify` is woken by every notification and when the connection ends.
+/// Opens one connection. `on_notify` is woken by every notification of others and when the
+/// connection ends.
 pub(super) async fn connect(
     settings: &Settings,
     tls: &MakeRustlsConnect,
@@ -110,6 +137,8 @@ pub(super) async fn connect(
         .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
     let warnings = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&warnings);
+    let backend = Arc::new(AtomicI32::new(0));
+    let own = Arc::clone(&backend);
     // On the store's own runtime: a web worker's would take the connection down with it.
     runtime.spawn(async move {
         loop {
@@ -127,8 +156,11 @@ pub(super) async fn connect(
                         );
                     }
                 }
-                Some(Ok(AsyncMessage::Notification(_))) => {
-                    if let Some(notify) = &on_notify {
+                Some(Ok(AsyncMessage::Notification(heard))) => {
+                    // Our own come back too; whoever sent them is awake.
+                    if let Some(notify) = &on_notify
+                        && heard.process_id() != own.load(Ordering::Acquire)
+                    {
                         notify.notify_one();
                     }
                 }
@@ -142,10 +174,11 @@ pub(super) async fn connect(
     });
     let row = client
         .query_one(
-            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%'",
+            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()",
             &[],
         )
         .await?;
+    backend.store(row.get(2), Ordering::Release);
     let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
     Ok(Connection {
         client,
@@ -183,7 +216,18 @@ impl managed::Manager for Manager {
     type Error = StoreError;
 
     async fn create(&self) -> Result<Connection, StoreError> {
-        connect(&self.settings, &self.tls, None, &self.runtime).await
+        // Opened on the store's runtime too: a socket belongs to the reactor it was opened on.
+        let (settings, tls, runtime) = (
+            self.settings.clone(),
+            self.tls.clone(),
+            self.runtime.clone(),
+        );
+        let opened = self
+            .runtime
+            .spawn(async move { connect(&settings, &tls, None, &runtime).await });
+        opened
+            .await
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<StoreError> {
@@ -200,8 +244,32 @@ impl managed::Manager for Manager {
 #[derive(Debug, Clone)]
 pub(crate) struct Pool(managed::Pool<Manager>);
 
-/// A connection on loan.
-pub(crate) type Lent = managed::Object<Manager>;
+/// A connection on loan. One that is handed back inside a transaction is closed at once: the pool
+/// itself would look at it only when it is lent again, and its row locks would stand until then.
+#[derive(Debug)]
+pub(crate) struct Lent(Option<managed::Object<Manager>>);
+
+impl std::ops::Deref for Lent {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        match &self.0 {
+            Some(object) => object,
+            // Only `drop` takes it out.
+            None => unreachable!("a lent connection is there until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take()
+            && (object.is_closed() || object.unclean.load(Ordering::Acquire))
+        {
+            drop(managed::Object::take(object));
+        }
+    }
+}
 
 impl Pool {
     pub(super) fn new(
@@ -219,7 +287,7 @@ impl Pool {
             .max_size(size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(CONNECTION_WAIT))
-            .create_timeout(Some(CONNECTION_WAIT))
+            .create_timeout(Some(CONNECTION_MADE))
             .recycle_timeout(Some(CONNECTION_WAIT))
             .build()
             .map(Self)
@@ -228,15 +296,19 @@ impl Pool {
 
     /// A connection within a second, or [`StoreError::Unavailable`].
     pub(crate) async fn get(&self) -> Result<Lent, StoreError> {
-        self.0.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => error,
-            PoolError::Timeout(TimeoutType::Wait) => {
-                StoreError::Unavailable("every pooled connection is busy".into())
-            }
-            PoolError::Timeout(_) => {
-                StoreError::Unavailable("the database did not answer in time".into())
-            }
-            other => StoreError::Unavailable(other.to_string()),
-        })
+        self.0
+            .get()
+            .await
+            .map(|object| Lent(Some(object)))
+            .map_err(|error| match error {
+                PoolError::Backend(error) => error,
+                PoolError::Timeout(TimeoutType::Wait) => {
+                    StoreError::Unavailable("every pooled connection is busy".into())
+                }
+                PoolError::Timeout(_) => {
+                    StoreError::Unavailable("the database did not answer in time".into())
+                }
+                other => StoreError::Unavailable(other.to_string()),
+            })
     }
 }

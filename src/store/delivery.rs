@@ -17,9 +17,7 @@ use super::transaction::{Transaction, expect_rows};
 const CLAIM: &str = include_str!("sql/delivery_claim.sql");
 const CLAIM_SUSPECT: &str = include_str!("sql/delivery_claim_suspect.sql");
 const SUSPECT_DUE: &str = include_str!("sql/delivery_suspect_due.sql");
-const LOCK: &str = include_str!("sql/delivery_lock.sql");
 const LOCK_ANY: &str = include_str!("sql/delivery_lock_any.sql");
-const OUTCOME_PRESENT: &str = include_str!("sql/outcome_present.sql");
 const FINISH: &str = include_str!("sql/delivery_finish.sql");
 const REMOVE: &str = include_str!("sql/delivery_remove.sql");
 const RETRY: &str = include_str!("sql/delivery_retry.sql");
@@ -27,8 +25,6 @@ const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
 const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
 const ATTEMPT: &str = include_str!("sql/attempt_insert.sql");
-const RUN_SQL: &str = include_str!("sql/delivery_run_sql.sql");
-const PAYLOADS: &str = include_str!("sql/event_payloads.sql");
 
 /// A lease on one delivery, with what its handler needs to know.
 #[derive(Debug, Clone)]
@@ -78,15 +74,6 @@ pub(crate) struct Quota {
     pub(crate) lease: Duration,
 }
 
-/// The payload handlers outside SQL get.
-#[derive(Debug, Clone)]
-pub(crate) struct Payload {
-    pub(crate) received_at: Timestamp,
-    pub(crate) body: Vec<u8>,
-    /// Stored headers as JSON.
-    pub(crate) headers: Vec<u8>,
-}
-
 /// A delivery that ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
@@ -125,23 +112,6 @@ pub(crate) struct NewAttempt {
     pub(crate) correlation_id: Uuid,
 }
 
-/// The answer of one `sql` handler call.
-#[derive(Debug, Clone)]
-pub(crate) struct SqlAnswer {
-    /// Index into the batch.
-    pub(crate) index: usize,
-    pub(crate) result: Result<Option<serde_json::Value>, SqlFailure>,
-}
-
-/// The exception of one `sql` handler call.
-#[derive(Debug, Clone)]
-pub(crate) struct SqlFailure {
-    pub(crate) code: String,
-    pub(crate) message: String,
-    pub(crate) object: String,
-    pub(crate) line: String,
-}
-
 /// Leases due deliveries, at most the quota per handler.
 ///
 /// # Errors
@@ -154,12 +124,9 @@ pub(crate) async fn claim(
     let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
     let counts: Vec<i32> = quotas.iter().map(|q| i32::from(q.count)).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
-    let statement = connection.prepared(CLAIM).await?;
     let rows = connection
-        .client()
-        .query(&statement, &[&handlers, &counts, &leases])
-        .await;
-    let rows = connection.checked(rows)?;
+        .query_by_index(CLAIM, &[&handlers, &counts, &leases])
+        .await?;
     let claimed: Vec<Lease> = rows.iter().map(lease).collect();
     // More than the quota would be the nested-loop trap that the statement's shape prevents.
     let due: usize = quotas.iter().map(|q| usize::from(q.count)).sum();
@@ -237,61 +204,6 @@ fn lease(row: &Row) -> Lease {
             correlation_id: row.get("correlation_id"),
         }),
     }
-}
-
-/// What a settle batch holds after its rows were locked.
-#[derive(Debug)]
-pub(crate) struct Locked {
-    /// Indexes of the leases that are still ours and have no outcome.
-    pub(crate) ours: Vec<usize>,
-    /// Indexes of leases whose run has an outcome already: only the delete is left.
-    pub(crate) finished: Vec<usize>,
-    /// The transaction's id; a handler that ends the transaction changes it.
-    pub(crate) xact: Option<String>,
-}
-
-/// Locks the rows of the leases in key order, then reads which have an outcome already.
-pub(crate) async fn lock(
-    transaction: &Transaction<'_>,
-    leases: &[Lease],
-) -> Result<Locked, StoreError> {
-    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
-    let runs: Vec<i16> = leases.iter().map(|l| l.run).collect();
-    let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
-    let rows = transaction
-        .query(LOCK, &[&events, &handlers, &tokens])
-        .await?;
-    let held: std::collections::HashSet<(Uuid, i32)> =
-        rows.iter().map(|r| (r.get(0), r.get(1))).collect();
-    let done: std::collections::HashSet<(Uuid, i32)> = transaction
-        .query(OUTCOME_PRESENT, &[&events, &handlers, &runs])
-        .await?
-        .iter()
-        .map(|r| (r.get(0), r.get(1)))
-        .collect();
-    let mut locked = Locked {
-        ours: Vec::new(),
-        finished: Vec::new(),
-        xact: rows.first().map(|r| r.get(2)),
-    };
-    for (index, lease) in leases.iter().enumerate() {
-        let id = (lease.event_id, lease.handler_id);
-        match (held.contains(&id), done.contains(&id)) {
-            (true, true) => locked.finished.push(index),
-            (true, false) => locked.ours.push(index),
-            (false, _) => {}
-        }
-    }
-    Ok(locked)
-}
-
-/// The current transaction's id.
-pub(crate) async fn current_xact(transaction: &Transaction<'_>) -> Result<String, StoreError> {
-    let rows = transaction
-        .query("SELECT pg_current_xact_id()::text", &[])
-        .await?;
-    Ok(rows.first().map(|r| r.get(0)).unwrap_or_default())
 }
 
 /// How a delivery stands after a COMMIT whose reply was lost.
@@ -470,86 +382,4 @@ pub(crate) async fn record_attempts(
         )
         .await?;
     Ok(())
-}
-
-/// What a `sql` handler is called with, beside the event itself.
-#[derive(Debug)]
-pub(crate) struct SqlCall<'a> {
-    /// Qualified function name, checked at start.
-    pub(crate) function: &'a str,
-    /// Whether it returns jsonb.
-    pub(crate) answers: bool,
-    /// Handler time after which no further delivery is begun.
-    pub(crate) budget: Duration,
-}
-
-/// Runs a `sql` handler over locked leases; those not returned were not run.
-pub(crate) async fn run_sql(
-    transaction: &Transaction<'_>,
-    call: &SqlCall<'_>,
-    leases: &[(&Lease, String, &str)],
-) -> Result<Vec<SqlAnswer>, StoreError> {
-    let events: Vec<Uuid> = leases.iter().map(|(l, _, _)| l.event_id).collect();
-    let runs: Vec<i16> = leases.iter().map(|(l, _, _)| l.run).collect();
-    let attempts: Vec<i32> = leases.iter().map(|(l, _, _)| l.attempt()).collect();
-    let effect_keys: Vec<&str> = leases.iter().map(|(_, key, _)| key.as_str()).collect();
-    let sources: Vec<&str> = leases.iter().map(|(_, _, source)| *source).collect();
-    let budget = call.budget.as_secs_f64() * 1_000.0;
-    let rows = transaction
-        .query(
-            RUN_SQL,
-            &[
-                &call.function,
-                &call.answers,
-                &events,
-                &runs,
-                &attempts,
-                &effect_keys,
-                &sources,
-                &budget,
-            ],
-        )
-        .await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let no: i32 = row.get(0);
-            let index = usize::try_from(no).ok()?.checked_sub(1)?;
-            let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
-            let result = match row.get::<_, Option<String>>(2) {
-                None => Ok(row.get(1)),
-                Some(code) => Err(SqlFailure {
-                    code,
-                    message: text(3),
-                    object: text(4),
-                    line: text(5),
-                }),
-            };
-            Some(SqlAnswer { index, result })
-        })
-        .collect())
-}
-
-/// The payloads of events, keyed by event id; those dropped are absent.
-pub(crate) async fn payloads(
-    connection: &Connection,
-    events: &[Uuid],
-) -> Result<std::collections::HashMap<Uuid, Payload>, StoreError> {
-    let statement = connection.prepared(PAYLOADS).await?;
-    let rows = connection.client().query(&statement, &[&events]).await;
-    Ok(connection
-        .checked(rows)?
-        .iter()
-        .map(|row| {
-            (
-                row.get(0),
-                Payload {
-                    received_at: Timestamp::try_from(row.get::<_, SystemTime>(1))
-                        .unwrap_or(Timestamp::UNIX_EPOCH),
-                    body: row.get(2),
-                    headers: row.get(3),
-                },
-            )
-        })
-        .collect())
 }

@@ -2,8 +2,8 @@
 
 use tokio_postgres::error::SqlState;
 
-/// A failed database operation. Messages carry no row values: PostgreSQL's `DETAIL` is left out,
-/// since it quotes its input.
+/// A failed database operation. Messages carry no row values: PostgreSQL's own texts quote their
+/// input, so they are neither in the message nor in the chain of causes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -18,7 +18,7 @@ pub enum StoreError {
     Unavailable(String),
     /// PostgreSQL refused a statement.
     #[error("database refused the statement: {}", describe(.0))]
-    Statement(#[source] tokio_postgres::Error),
+    Statement(tokio_postgres::Error),
     /// A migration failed; nothing of it was applied.
     #[error("migration: {0}")]
     Migration(String),

@@ -34,7 +34,7 @@ impl Store {
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let written = transaction
-            .execute("INSERT INTO oncehook.rejected (received_at, reason, size) VALUES (now(), 'readiness', 0)", &[])
+            .execute("INSERT INTO oncehook.receipt (event_id, received_at, count, secret_label) VALUES (gen_random_uuid(), now(), 1, '')", &[])
             .await;
         let cause = match &written {
             Ok(_) => StoreError::Refused("rolled back on purpose".into()),

@@ -8,9 +8,11 @@ pub(crate) mod audit;
 pub(crate) mod connection;
 pub(crate) mod delivery;
 mod error;
+pub(crate) mod handling;
 pub(crate) mod health;
 pub(crate) mod ingest;
 pub(crate) mod keeper;
+pub(crate) mod locked;
 pub mod migrate;
 pub mod query;
 pub(crate) mod registry;
@@ -37,8 +39,10 @@ use connection::{Lent, Pool};
 
 /// Connections that ingest may use: two batches at most are in flight, one is spare.
 const INGEST_CONNECTIONS: usize = 3;
-/// Connections for queries, replays, registry and house-keeping.
+/// Connections for replays, registry and house-keeping.
 const ADMIN_CONNECTIONS: usize = 4;
+/// Connections for what people ask.
+const QUERY_CONNECTIONS: usize = 3;
 
 /// The database, as everything above it sees it. Cheap to clone; connects lazily.
 #[derive(Debug, Clone)]
@@ -52,6 +56,8 @@ struct Pools {
     ingest: Pool,
     dispatch: Pool,
     admin: Pool,
+    /// Apart from house-keeping: what people ask may be slow.
+    queries: Pool,
 }
 
 impl Store {
@@ -70,6 +76,7 @@ impl Store {
             ingest: Pool::new(&settings, &tls, &runtime, INGEST_CONNECTIONS)?,
             dispatch: Pool::new(&settings, &tls, &runtime, dispatch_connections + 1)?,
             admin: Pool::new(&settings, &tls, &runtime, ADMIN_CONNECTIONS)?,
+            queries: Pool::new(&settings, &tls, &runtime, QUERY_CONNECTIONS)?,
             settings,
             runtime,
         })))
@@ -81,6 +88,10 @@ impl Store {
 
     pub(crate) async fn dispatch(&self) -> Result<Lent, StoreError> {
         self.0.dispatch.get().await
+    }
+
+    pub(crate) async fn queries(&self) -> Result<Lent, StoreError> {
+        self.0.queries.get().await
     }
 
     pub(crate) async fn admin(&self) -> Result<Lent, StoreError> {

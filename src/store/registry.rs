@@ -116,15 +116,20 @@ impl Store {
         let wanted = || {
             format!(
                 "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
-                 role USAGE on its schema"
+                 role USAGE on its schema and EXECUTE on it"
             )
         };
         let row = connection
             .client()
             .query_opt(&statement, &[&name])
             .await
-            // A name that is no name at all is a syntax error of the lookup.
-            .map_err(|_| StoreError::Refused(wanted()))?
+            // A name that is no name at all is an error of the lookup (class 42 or 22).
+            .map_err(|error| match error.code() {
+                Some(code) if code.code().starts_with("42") || code.code().starts_with("22") => {
+                    StoreError::Refused(wanted())
+                }
+                _ => StoreError::from(error),
+            })?
             .ok_or_else(|| StoreError::Refused(wanted()))?;
         match row.get::<_, &str>("returns") {
             "void" => Ok(SqlFunction {
@@ -147,7 +152,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown name, [`StoreError::Refused`] when it is retired
-    /// already.
+    /// already and nothing is left of it.
     pub async fn retire_handler(
         &self,
         handler: &str,
@@ -164,17 +169,20 @@ impl Store {
         let transaction = Transaction::begin(&connection, limits).await?;
         let done = async {
             let rows = transaction
-                .query("UPDATE oncehook.handler SET retired_at = now() WHERE name = $1 AND retired_at IS NULL RETURNING id", &[&handler])
+                .query("SELECT id, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
                 .await?;
-            let Some(id) = rows.first().map(|row| row.get::<_, i32>(0)) else {
-                let known = transaction.query("SELECT FROM oncehook.handler WHERE name = $1", &[&handler]).await?;
-                return Err(if known.is_empty() {
-                    StoreError::NotFound(format!("there is no handler {handler:?}"))
-                } else {
-                    StoreError::Refused(format!("handler {handler:?} is retired already"))
-                });
+            let Some((id, retired)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1))) else {
+                return Err(StoreError::NotFound(format!("there is no handler {handler:?}")));
             };
+            transaction
+                .execute("UPDATE oncehook.handler SET retired_at = now() WHERE id = $1 AND retired_at IS NULL", &[&id])
+                .await?;
             let cancelled = transaction.execute(RETIRE, &[&id, &reason]).await?;
+            // A node that had not reloaded yet may have fanned out to it since: once more is right
+            // as long as there is something to cancel.
+            if retired && cancelled == 0 {
+                return Err(StoreError::Refused(format!("handler {handler:?} is retired already, and nothing is left of it")));
+            }
             audit::record(&transaction, actor, "handler.retire", handler, reason, &serde_json::json!({ "cancelled": cancelled })).await?;
             Ok(cancelled)
         }

@@ -1,6 +1,7 @@
 //! New runs by command: explicit, reasoned, audited; never implicit.
 
 use jiff::Timestamp;
+use std::collections::HashSet;
 use std::time::SystemTime;
 use uuid::Uuid;
 
@@ -14,6 +15,7 @@ const OPEN: &str = include_str!("sql/replay_open.sql");
 const LAST: &str = include_str!("sql/replay_last.sql");
 const ARM: &str = include_str!("sql/replay_arm.sql");
 const MISSING: &str = include_str!("sql/replay_missing.sql");
+const MISSING_FINISHED: &str = include_str!("sql/replay_missing_finished.sql");
 const MISSING_INSERT: &str = include_str!("sql/replay_missing_insert.sql");
 
 /// Events looked at per transaction of [`Store::replay_missing`].
@@ -214,15 +216,10 @@ impl Store {
                     })
                     .collect();
                 let ids: Vec<Uuid> = matching.iter().map(|row| row.get(0)).collect();
-                let made: std::collections::HashSet<Uuid> = if dry_run {
+                let made = if dry_run {
                     ids.iter().copied().collect()
                 } else {
-                    transaction
-                        .query(MISSING_INSERT, &[&handler_row.id, &ids])
-                        .await?
-                        .iter()
-                        .map(|r| r.get(0))
-                        .collect()
+                    first_runs(&transaction, handler_row.id, &ids).await?
                 };
                 let mut listed = Vec::new();
                 for row in matching
@@ -275,13 +272,31 @@ impl Store {
     }
 }
 
+/// Opens first runs; those finished by another meanwhile are taken back.
+async fn first_runs(
+    transaction: &Transaction<'_>,
+    handler_id: i32,
+    events: &[Uuid],
+) -> Result<HashSet<Uuid>, StoreError> {
+    let ids = |rows: Vec<tokio_postgres::Row>| rows.iter().map(|row| row.get(0)).collect();
+    let mut made: HashSet<Uuid> = ids(transaction
+        .query(MISSING_INSERT, &[&handler_id, &events])
+        .await?);
+    let opened: Vec<Uuid> = made.iter().copied().collect();
+    let finished: HashSet<Uuid> = ids(transaction
+        .query(MISSING_FINISHED, &[&handler_id, &opened])
+        .await?);
+    made.retain(|id| !finished.contains(id));
+    Ok(made)
+}
+
 async fn handler_by_name(
     transaction: &Transaction<'_>,
     handler: &str,
 ) -> Result<super::registry::Registered, StoreError> {
     let rows = transaction
         .query(
-            "SELECT id, first_name, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1",
+            "SELECT id, first_name, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR SHARE",
             &[&handler],
         )
         .await?;

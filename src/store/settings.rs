@@ -59,7 +59,7 @@ impl Settings {
         // After a failover the old primary may still answer reads.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(1));
+            config.connect_timeout(Duration::from_secs(5));
         }
         config.keepalives_idle(Duration::from_secs(15));
         config.tcp_user_timeout(Duration::from_secs(15));

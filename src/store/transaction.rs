@@ -12,6 +12,14 @@ use super::connection::Connection;
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// Our statements look rows up by key. A plan that was made while a table was nearly empty would
+/// read the whole of it until the next ANALYZE, in a burst after a quiet time a hundred thousand
+/// rows per batch; this makes the plan independent of what was counted when.
+const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
+
+/// Handlers get the plans that the operator's settings give.
+pub(super) const AS_CONFIGURED: &str = "SET LOCAL enable_seqscan TO DEFAULT";
+
 /// Server-side limits of one transaction, set with `SET LOCAL`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -40,8 +48,25 @@ pub(crate) struct Transaction<'c> {
 }
 
 impl<'c> Transaction<'c> {
-    /// BEGIN at READ COMMITTED, whatever the database's default is.
+    /// BEGIN at READ COMMITTED, whatever the database's default is, with plans by index: see
+    /// [`BY_INDEX`].
     pub(crate) async fn begin(
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        Self::begin_at("READ COMMITTED", connection, limits).await
+    }
+
+    /// BEGIN for reading only: every statement sees what was committed at the first one.
+    pub(crate) async fn snapshot(
+        connection: &'c Connection,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        Self::begin_at("REPEATABLE READ READ ONLY", connection, limits).await
+    }
+
+    async fn begin_at(
+        mode: &str,
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
@@ -59,7 +84,7 @@ impl<'c> Transaction<'c> {
                 ""
             };
         let text = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; {durability} {client_check} SET LOCAL statement_timeout = {}; \
+            "BEGIN ISOLATION LEVEL {mode}; {BY_INDEX}; {durability} {client_check} SET LOCAL statement_timeout = {}; \
              SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
             limits.statement.as_millis(),
             limits.idle.as_millis(),
@@ -72,6 +97,11 @@ impl<'c> Transaction<'c> {
 
     pub(crate) fn connection(&self) -> &'c Connection {
         self.connection
+    }
+
+    /// Plans for our own statements again, after a handler; see [`BY_INDEX`].
+    pub(crate) async fn plan_by_index(&self) -> Result<(), StoreError> {
+        Ok(self.connection.client().batch_execute(BY_INDEX).await?)
     }
 
     /// Runs a prepared statement that returns rows.

@@ -70,3 +70,50 @@ async fn every_statement_can_be_prepared() {
     }
     assert!(prepared > 30, "{prepared}");
 }
+
+/// A plan made in a quiet hour stays in use when the burst comes: it must not read whole tables,
+/// however few rows there were when they were counted.
+#[tokio::test]
+async fn statements_of_every_batch_read_by_key_whatever_was_counted() {
+    let db = TestDb::new().await;
+    let client = db.client().await;
+    client
+        .batch_execute(
+            "SELECT oncehook.make_partitions(2);
+             INSERT INTO oncehook.delivery (event_id, handler_id) VALUES (gen_random_uuid(), 1);
+             INSERT INTO oncehook.event_key SELECT 1, n::text, gen_random_uuid(), decode(repeat('00', 32), 'hex'), NULL, 0, now()
+               FROM generate_series(1, 40) n;
+             ANALYZE oncehook.delivery, oncehook.event_key, oncehook.event, oncehook.outcome;
+             SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off",
+        )
+        .await
+        .unwrap();
+    for (name, index) in [
+        ("delivery_claim", "delivery_ready"),
+        ("delivery_lock", "delivery_pkey"),
+        ("delivery_finish", "delivery_pkey"),
+        ("delivery_retry", "delivery_pkey"),
+        ("outcome_present", "_pkey"),
+        ("ingest_known", "event_key_03_pkey"),
+        ("event_payloads", "_pkey"),
+    ] {
+        let path = format!("{}/src/store/sql/{name}.sql", env!("CARGO_MANIFEST_DIR"));
+        let sql = std::fs::read_to_string(path).unwrap();
+        let count = client.prepare(&sql).await.unwrap().params().len();
+        let nulls = vec!["NULL"; count].join(", ");
+        client
+            .batch_execute(&format!("PREPARE {name} AS {sql}"))
+            .await
+            .unwrap();
+        let plan = client
+            .query(&format!("EXPLAIN EXECUTE {name}({nulls})"), &[])
+            .await
+            .unwrap();
+        let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+        let plan = plan.join("\n");
+        assert!(!plan.contains("Seq Scan"), "{name}:\n{plan}");
+        assert!(plan.contains(index), "{name}:\n{plan}");
+        // Every lease and its dead entries.
+        assert!(!plan.contains("delivery_lease"), "{name}:\n{plan}");
+    }
+}

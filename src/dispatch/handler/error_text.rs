@@ -4,7 +4,7 @@
 //! and of what kind it was; the message itself only where an author wrote it, with long digit
 //! runs and mail addresses masked.
 
-use crate::store::delivery::SqlFailure;
+use crate::store::handling::SqlFailure;
 use crate::telemetry::clean;
 
 /// The text kept of a `sql` handler's exception.
@@ -26,7 +26,16 @@ pub(super) fn of_sql(failure: &SqlFailure) -> String {
 
 /// The text kept of a function handler's error.
 pub(super) fn of_error(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(database) = error.downcast_ref::<tokio_postgres::Error>() {
+    if let Some(json) = cause::<serde_json::Error>(error) {
+        // Its own text quotes the value it stumbled over.
+        return format!(
+            "JSON: {:?} error at line {} column {}",
+            json.classify(),
+            json.line(),
+            json.column()
+        );
+    }
+    if let Some(database) = cause::<tokio_postgres::Error>(error) {
         return match database.as_db_error() {
             Some(db) => of_sql(&SqlFailure {
                 code: db.code().code().to_owned(),
@@ -46,6 +55,20 @@ pub(super) fn of_error(error: &(dyn std::error::Error + 'static)) -> String {
         };
     }
     clean(&mask(&error.to_string())).into_owned()
+}
+
+/// The error or one of its causes, if it is of this type: errors are wrapped more often than not.
+pub(super) fn cause<'e, E: std::error::Error + 'static>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
 }
 
 /// Whether the message was written by the handler's author: RAISE without a code (P0001), our
@@ -156,6 +179,25 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(mask(text), expected);
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("order not read")]
+    struct Wrapped(#[source] serde_json::Error);
+
+    #[test]
+    fn f78_a_json_error_never_quotes_the_payload_however_wrapped() {
+        let json = serde_json::from_str::<u64>("\"Jane Doe\"").unwrap_err();
+        assert!(json.to_string().contains("Jane"));
+        for text in [
+            of_error(&Wrapped(
+                serde_json::from_str::<u64>("\"Jane Doe\"").unwrap_err(),
+            )),
+            of_error(&json),
+        ] {
+            assert!(!text.contains("Jane"), "{text}");
+            assert!(text.contains("line 1"), "{text}");
         }
     }
 

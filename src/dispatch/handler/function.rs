@@ -10,9 +10,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::domain::Verdict;
-use crate::store::delivery::{self, Lease, LeasedEvent};
+use crate::store::delivery::{Lease, LeasedEvent};
+use crate::store::locked;
 use crate::store::transaction::Transaction;
-use crate::store::{StoreError, Work, delivery::Payload};
+use crate::store::{
+    StoreError, Work,
+    handling::{self, Payload},
+};
 use crate::telemetry::clean;
 
 use super::super::{ActiveHandler, Context};
@@ -92,7 +96,7 @@ pub(super) async fn run(
 ) -> Result<Vec<Ran>, RunError> {
     let began = Instant::now();
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let mut payloads = delivery::payloads(transaction.connection(), &events).await?;
+    let mut payloads = handling::payloads(transaction.connection(), &events).await?;
     let mut ran = Vec::with_capacity(leases.len());
     for (index, lease) in leases.iter().enumerate() {
         if began.elapsed() > BUDGET && index > 0 {
@@ -179,7 +183,7 @@ async fn one(
             error: error_text::of_error(&error),
         }));
     }
-    if delivery::current_xact(transaction).await? != xact {
+    if locked::current_xact(transaction).await? != xact {
         return Err(RunError::EndedTransaction(index));
     }
     transaction.release().await?;
@@ -189,7 +193,7 @@ async fn one(
 /// Back to before the handler; a savepoint that is gone means the handler ended the transaction.
 async fn rollback(transaction: &Transaction<'_>, xact: &str, index: usize) -> Result<(), RunError> {
     match transaction.back_to_savepoint().await {
-        Ok(()) if delivery::current_xact(transaction).await? == xact => Ok(()),
+        Ok(()) if locked::current_xact(transaction).await? == xact => Ok(()),
         Ok(()) => Err(RunError::EndedTransaction(index)),
         // 3B001: no such savepoint; 25P01: no transaction.
         Err(error)
@@ -206,7 +210,7 @@ async fn rollback(transaction: &Transaction<'_>, xact: &str, index: usize) -> Re
 /// Errors that end the whole batch: deadlock, serialization failure, lock time-out, cancellation,
 /// a lost connection.
 fn batch_error(error: &(dyn std::error::Error + 'static)) -> Result<(), RunError> {
-    let Some(database) = error.downcast_ref::<tokio_postgres::Error>() else {
+    let Some(database) = error_text::cause::<tokio_postgres::Error>(error) else {
         return Ok(());
     };
     let code = database.code().map(|c| c.code().to_owned());
@@ -230,8 +234,7 @@ fn batch_error(error: &(dyn std::error::Error + 'static)) -> Result<(), RunError
 }
 
 fn is_constraint(error: &(dyn std::error::Error + 'static)) -> bool {
-    error
-        .downcast_ref::<tokio_postgres::Error>()
+    error_text::cause::<tokio_postgres::Error>(error)
         .and_then(tokio_postgres::Error::code)
         .is_some_and(|code| code.code().starts_with("23"))
 }

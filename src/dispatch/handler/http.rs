@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::domain::{EffectKey, Verdict};
-use crate::store::delivery::{Lease, LeasedEvent, Payload};
+use crate::store::delivery::{Lease, LeasedEvent};
+use crate::store::handling::Payload;
 
 use super::super::ActiveHandler;
 use super::HttpTarget;
@@ -35,6 +36,8 @@ pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
     reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
+        // A proxy's refusal would be taken for the receiver's.
+        .no_proxy()
         .retry(reqwest::retry::never())
         .connect_timeout(CONNECT)
         .pool_idle_timeout(Duration::from_secs(30))

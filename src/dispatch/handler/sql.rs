@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::Verdict;
-use crate::store::delivery::{self, Lease, SqlCall, SqlFailure};
+use crate::store::delivery::Lease;
+use crate::store::handling::{self, SqlCall, SqlFailure};
 use crate::store::registry::SqlFunction;
 use crate::store::transaction::Transaction;
 
@@ -52,7 +53,7 @@ pub(super) async fn run(
         budget: BUDGET,
     };
     let among_others = calls.len() > 1;
-    for done in delivery::run_sql(transaction, &call, &calls).await? {
+    for done in handling::run_sql(transaction, &call, &calls).await? {
         let Some(position) = positions.get(done.index) else {
             continue;
         };
@@ -83,7 +84,8 @@ fn expired() -> Verdict {
 fn verdict(failure: &SqlFailure) -> Verdict {
     match failure.code.as_str() {
         PAYLOAD_EXPIRED => expired(),
-        PERMANENT => Verdict::Permanent {
+        // A handler that would COMMIT or ROLLBACK does so at every try.
+        PERMANENT | "2D000" => Verdict::Permanent {
             error: error_text::of_sql(failure),
         },
         _ => Verdict::Retry {

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{Children, Document, Kind, Value, pointer};
+use super::{Children, Kind, Value, pointer};
 
 /// Pointers still in play below a value: (which pointer, tokens already matched).
 type Active = Vec<(usize, usize)>;
@@ -27,12 +27,12 @@ struct Open<'d> {
     first: bool,
 }
 
-pub(super) fn write(document: &Document<'_>, volatile: &[&str]) -> Option<Vec<u8>> {
+pub(super) fn write(root: Value<'_>, volatile: &[&str]) -> Option<Vec<u8>> {
     let pointers: Vec<Vec<Cow<'_, str>>> = volatile.iter().map(|p| tokens(p)).collect();
-    let mut out = Vec::with_capacity(document.text.len());
+    let mut out = Vec::with_capacity(root.span().len());
     let mut stack = Vec::new();
     let all = (0..pointers.len()).map(|index| (index, 0)).collect();
-    begin(document.root(), all, &mut out, &mut stack)?;
+    begin(root, all, &mut out, &mut stack)?;
     while let Some(open) = stack.last_mut() {
         let Some((name, value)) = advance(&mut open.frame, !open.active.is_empty()) else {
             out.push(match open.frame {

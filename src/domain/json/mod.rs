@@ -156,14 +156,9 @@ impl<'a> Document<'a> {
         self.root().find(pointer)
     }
 
-    /// The canonical form: members sorted by name, no white space, number text and array order
-    /// kept, every string written in one way; members at the `volatile` JSON Pointers are left
-    /// out, where `*` as a token stands for any member or index.
-    ///
-    /// `None` when any object has two members of one name: which of them counts is for nobody to
-    /// guess, so only the raw bytes can be compared.
+    /// As [`Value::canonical`], of the whole.
     pub fn canonical(&self, volatile: &[&str]) -> Option<Vec<u8>> {
-        canonical::write(self, volatile)
+        self.root().canonical(volatile)
     }
 
     fn value(&self, at: usize) -> Option<Value<'_>> {
@@ -261,6 +256,16 @@ impl<'d> Value<'d> {
     /// As [`Document::find`], from this value on.
     pub fn find(&self, pointer: &str) -> Found<'d> {
         pointer::find(*self, pointer)
+    }
+
+    /// The canonical form: members sorted by name, no white space, number text and array order
+    /// kept, every string written in one way; members at the `volatile` JSON Pointers (from this
+    /// value on) are left out, where `*` as a token stands for any member or index.
+    ///
+    /// `None` when any object has two members of one name: which of them counts is for nobody to
+    /// guess, so only the raw bytes can be compared.
+    pub fn canonical(&self, volatile: &[&str]) -> Option<Vec<u8>> {
+        canonical::write(*self, volatile)
     }
 
     /// Whether this or any object inside it has two members of one name.

@@ -58,8 +58,8 @@ impl Parser<'_> {
     fn step(&mut self, expect: Expect, byte: u8) -> Result<Expect, JsonError> {
         match (expect, byte) {
             (Expect::Value | Expect::ValueOrEnd, _) if byte != b']' => self.value(byte),
-            (Expect::NameOrEnd | Expect::Name, b'"') => self.name(),
             (Expect::ValueOrEnd | Expect::CommaOrEnd, b']') => self.close(Kind::Array),
+            (Expect::NameOrEnd | Expect::Name, b'"') => self.name(),
             (Expect::NameOrEnd | Expect::CommaOrEnd, b'}') => self.close(Kind::Object),
             (Expect::CommaOrEnd, b',') => {
                 self.at += 1;

@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use crate::domain::EventKey;
 
+use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
-use super::{hex_of, query, time};
+use super::{hex_of, time};
 
 const FIND: &str = include_str!("../sql/event_find.sql");
 const BODY: &str = include_str!("../sql/event_body.sql");
@@ -30,13 +31,17 @@ impl Store {
         if key.contains('\0') || source.contains('\0') || key.is_empty() {
             return Err(unknown());
         }
-        let connection = self.admin().await?;
+        let connection = self.queries().await?;
         let as_first_part = match EventKey::of(key) {
             Ok(escaped) => format!("{}:", escaped.as_str()),
             // Longer than any id: it can only be a whole key.
             Err(_) => format!("{key}:"),
         };
-        let rows = query(&connection, FIND, &[&source, &key, &as_first_part]).await?;
+        let snapshot = Transaction::snapshot(&connection, Limits::SHORT).await?;
+        let rows = snapshot
+            .query(FIND, &[&source, &key, &as_first_part])
+            .await?;
+        snapshot.commit().await?;
         let row = match rows.as_slice() {
             [] => return Err(unknown()),
             [row] => row,
@@ -67,13 +72,12 @@ impl Store {
     /// dropped.
     pub async fn body(&self, source: &str, key: &str) -> Result<Vec<u8>, StoreError> {
         let found = self.find(source, key).await?;
-        let connection = self.admin().await?;
-        query(&connection, BODY, &[&found.event_id])
-            .await?
-            .first()
-            .map(|row| row.get(0))
-            .ok_or_else(|| {
-                StoreError::PayloadExpired(format!("the payload of {} was dropped", found.key))
-            })
+        let connection = self.queries().await?;
+        let snapshot = Transaction::snapshot(&connection, Limits::SHORT).await?;
+        let rows = snapshot.query(BODY, &[&found.event_id]).await?;
+        snapshot.commit().await?;
+        rows.first().map(|row| row.get(0)).ok_or_else(|| {
+            StoreError::PayloadExpired(format!("the payload of {} was dropped", found.key))
+        })
     }
 }

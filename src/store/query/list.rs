@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
-use super::{EventFilter, EventPage, EventSummary, PAGE_MAX, query, time_opt};
+use super::{EventFilter, EventPage, EventSummary, PAGE_MAX, time_opt};
 
 const LIST: &str = include_str!("../sql/event_list.sql");
 
@@ -17,19 +18,21 @@ impl Store {
     pub async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
         let limit = filter.limit.clamp(1, PAGE_MAX);
         let pattern = filter.event_type.as_deref().map(like_pattern);
-        let connection = self.admin().await?;
-        let rows = query(
-            &connection,
-            LIST,
-            &[
-                &filter.source,
-                &pattern,
-                &filter.state,
-                &filter.before,
-                &i64::from(limit),
-            ],
-        )
-        .await?;
+        let connection = self.queries().await?;
+        let snapshot = Transaction::snapshot(&connection, Limits::SHORT).await?;
+        let rows = snapshot
+            .query(
+                LIST,
+                &[
+                    &filter.source,
+                    &pattern,
+                    &filter.state,
+                    &filter.before,
+                    &i64::from(limit),
+                ],
+            )
+            .await?;
+        snapshot.commit().await?;
         let events: Vec<EventSummary> = rows
             .iter()
             .map(|row| EventSummary {

@@ -13,9 +13,6 @@ use uuid::Uuid;
 
 use crate::domain::Digest;
 
-use super::StoreError;
-use super::connection::Connection;
-
 pub(crate) use find::Found;
 
 /// Largest page.
@@ -229,15 +226,6 @@ pub struct Replayed {
     pub run: i16,
     /// The new run's effect key.
     pub effect_key: String,
-}
-
-async fn query(
-    connection: &Connection,
-    sql: &'static str,
-    params: super::transaction::Params<'_>,
-) -> Result<Vec<Row>, StoreError> {
-    let statement = connection.prepared(sql).await?;
-    connection.checked(connection.client().query(&statement, params).await)
 }
 
 fn time_opt(row: &Row, column: &str) -> Option<Timestamp> {

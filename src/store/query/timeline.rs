@@ -4,11 +4,11 @@ use tokio_postgres::Row;
 
 use crate::domain::EffectKey;
 
-use super::super::connection::Connection;
+use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
 use super::{
     AttemptInfo, AuditInfo, ConflictInfo, DeliveryInfo, EventSummary, Found, OutcomeInfo,
-    ReceiptInfo, RequestInfo, Timeline, hex_of, query, time, time_opt,
+    ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
 };
 
 const ONE: &str = include_str!("../sql/event_one.sql");
@@ -28,26 +28,27 @@ impl Store {
     /// [`StoreError::NotFound`] when there is none, [`StoreError::Refused`] when ambiguous.
     pub async fn timeline(&self, source: &str, key: &str) -> Result<Timeline, StoreError> {
         let found = self.find(source, key).await?;
-        let connection: &Connection = &*self.admin().await?;
+        let connection = self.queries().await?;
+        // One snapshot, or the state would be that of before an outcome which is listed below it.
+        let snapshot = Transaction::snapshot(&connection, Limits::SHORT).await?;
         let id = found.event_id;
-        let one = query(connection, ONE, &[&id]).await?;
+        let one = snapshot.query(ONE, &[&id]).await?;
         let one = one.first();
         let text = |column: &str| one.and_then(|row| row.get::<_, Option<String>>(column));
-        let derived: Option<String> = query(connection, STATE, &[&id])
+        let derived: Option<String> = snapshot
+            .query(STATE, &[&id])
             .await?
             .first()
             .and_then(|row| row.get(0));
-        let receipts = query(connection, RECEIPTS, &[&id]).await?;
-        let deliveries = query(connection, DELIVERIES, &[&id]).await?;
-        let outcomes = query(connection, OUTCOMES, &[&id]).await?;
-        let attempts = query(connection, ATTEMPTS, &[&id]).await?;
-        let conflicts = query(
-            connection,
-            CONFLICTS,
-            &[&found.source_id, &found.key.as_str()],
-        )
-        .await?;
-        let audit = query(connection, AUDIT, &[&id.to_string()]).await?;
+        let receipts = snapshot.query(RECEIPTS, &[&id]).await?;
+        let deliveries = snapshot.query(DELIVERIES, &[&id]).await?;
+        let outcomes = snapshot.query(OUTCOMES, &[&id]).await?;
+        let attempts = snapshot.query(ATTEMPTS, &[&id]).await?;
+        let conflicts = snapshot
+            .query(CONFLICTS, &[&found.source_id, &found.key.as_str()])
+            .await?;
+        let audit = snapshot.query(AUDIT, &[&id.to_string()]).await?;
+        snapshot.commit().await?;
         Ok(Timeline {
             event: EventSummary {
                 event_id: id,

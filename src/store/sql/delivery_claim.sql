@@ -5,14 +5,15 @@
 -- Index delivery_ready, then rows by address. The addresses reach the UPDATE as an array: as a
 -- join the planner hashed the whole table (149 ms against 2), and a LIMIT under a nested loop can
 -- lock more than n. Addresses are safe because the rows are locked in the same statement.
--- now(), not clock_timestamp(), bounds the index scan: future rows are never read.
+-- The arguments go through a SELECT so that the planner cannot count them: else it planned anew at
+-- every claim (0.6 ms of 1.5). now(), not clock_timestamp(), bounds the index scan: future rows are never read.
 WITH claimed AS (
   UPDATE oncehook.delivery d
      SET state = 'leased', lease_token = gen_random_uuid(), leased_at = clock_timestamp(),
          lease_until = clock_timestamp() + make_interval(secs => ($3::float8[])[array_position($1::int[], d.handler_id)]),
          first_try_at = coalesce(first_try_at, clock_timestamp())
    WHERE d.ctid = ANY (ARRAY(
-     SELECT x.ctid FROM unnest($1::int[], $2::int[]) AS q(handler_id, quota),
+     SELECT x.ctid FROM unnest((SELECT $1::int[]), (SELECT $2::int[])) AS q(handler_id, quota),
      LATERAL (SELECT ctid FROM oncehook.delivery
                WHERE state = 'ready' AND NOT suspect AND handler_id = q.handler_id AND run_at <= now()
                ORDER BY run_at LIMIT q.quota FOR UPDATE SKIP LOCKED) x))

@@ -5,4 +5,4 @@
 UPDATE oncehook.delivery d
    SET state = 'ready', run_at = clock_timestamp(), lease_token = NULL, lease_until = NULL, leased_at = NULL
   FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS q(event_id, handler_id, lease_token)
- WHERE d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.state = 'leased' AND d.lease_token = q.lease_token
+ WHERE d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.lease_token = q.lease_token

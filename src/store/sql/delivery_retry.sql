@@ -8,4 +8,9 @@ UPDATE oncehook.delivery d
        run_at = clock_timestamp() + make_interval(secs => q.delay),
        lease_token = NULL, lease_until = NULL, leased_at = NULL
   FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::float8[]) AS q(event_id, handler_id, lease_token, delay)
- WHERE d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.state = 'leased' AND d.lease_token = q.lease_token
+ WHERE d.ctid = ANY (ARRAY(
+   SELECT x.ctid FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS k(event_id, handler_id, lease_token)
+    CROSS JOIN LATERAL (SELECT ctid FROM oncehook.delivery
+                         WHERE event_id = k.event_id AND handler_id = k.handler_id AND lease_token = k.lease_token
+                         LIMIT 1) x))
+   AND d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.lease_token = q.lease_token

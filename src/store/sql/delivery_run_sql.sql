@@ -1,5 +1,5 @@
 -- delivery_run_sql: runs a `sql` handler over locked deliveries, each in a block of its own.
--- Run by dispatch::handler::sql through store::delivery::run_sql, in the settle transaction.
+-- Run by dispatch::handler::sql through store::handling::run_sql, in the settle transaction.
 -- $1 function  $2 whether it answers jsonb  $3 event_ids  $4 runs  $5 attempts  $6 effect_keys  $7 source names  $8 budget (ms)
 -- Rows: number (from 1), answer, and the error if there was one; those not returned were not run.
 -- Of an answer only the members that mean something leave the server, and only scalars: jsonb may

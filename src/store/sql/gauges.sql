@@ -1,11 +1,21 @@
 -- gauges: numbers for the metrics.
 -- Run by store::health::gauges every 15 s.
 -- $1 known handler ids
-SELECT (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(run_at)), 0)::float8 FROM oncehook.delivery
-         WHERE state = 'ready' AND run_at <= now()) AS oldest_ready,
-       (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE state = 'ready' AND run_at <= now() LIMIT 100000) x) AS late,
-       (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE state = 'leased' AND lease_until < now() LIMIT 100000) x) AS stuck,
-       (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE handler_id <> ALL ($1::int[]) LIMIT 100000) x) AS unknown_handler,
+-- Index delivery_ready, one probe per handler; counts end at 10,000 per handler.
+WITH due AS (
+  SELECT h.id, x.oldest, x.late
+    FROM oncehook.handler h
+   CROSS JOIN LATERAL (
+     SELECT min(run_at) AS oldest, count(*) AS late
+       FROM (SELECT run_at FROM oncehook.delivery
+              WHERE state = 'ready' AND NOT suspect AND handler_id = h.id AND run_at <= now()
+              ORDER BY run_at LIMIT 10000) first
+   ) x
+)
+SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM due)), 0)::float8 AS oldest_ready,
+       (SELECT coalesce(sum(late), 0)::bigint FROM due) AS late,
+       (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE state = 'leased' AND lease_until < now() LIMIT 10000) x) AS stuck,
+       (SELECT coalesce(sum(late), 0)::bigint FROM due WHERE id <> ALL ($1::int[])) AS unknown_handler,
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 FROM pg_stat_activity
          WHERE backend_xmin IS NOT NULL AND datname = current_database()) AS oldest_snapshot,
        (SELECT coalesce(n_dead_tup, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.delivery'::regclass) AS dead_rows,

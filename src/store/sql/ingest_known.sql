@@ -4,8 +4,9 @@
 -- $1 source_ids  $2 keys
 -- Rows: position (from 1) and what is stored. A missing position was rolled back or removed
 -- meanwhile: the caller reserves once more.
--- Index event_key_NN_pkey.
+-- Index event_key_NN_pkey. LIMIT keeps the look-up below the join: without it the planner may hash
+-- every key there is.
 SELECT q.no::int, k.event_id, k.raw_digest, k.canonical_digest, k.digest_rule
   FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS q(source_id, key, no)
  CROSS JOIN LATERAL (SELECT event_id, raw_digest, canonical_digest, digest_rule FROM oncehook.event_key
-                      WHERE source_id = q.source_id AND key = q.key) k
+                      WHERE source_id = q.source_id AND key = q.key LIMIT 1) k

@@ -25,7 +25,7 @@ const AHEAD: usize = 200;
 /// Before a sender comes again.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-const HANDLER: &str = "lease = \"2s\"\nretry = { for = \"1h\", first = \"50ms\", max = \"500ms\" }";
+const HANDLER: &str = "lease = \"3s\"\nretry = { for = \"1h\", first = \"50ms\", max = \"500ms\" }";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_under_sigkill_and_restarts_book_each_event_once() {

@@ -1,8 +1,13 @@
 //! COMMITs whose answer is lost while the node lives.
 
-use crate::support::Action;
+use serde_json::json;
 
-use super::{booked, booking, paid, proxied, put, until_booked_once, verdicts};
+use crate::support::{Action, until};
+
+use super::{
+    Barrier, QUICK, booked, booking, held_booking, paid, proxied, put, timeline, until_booked_once,
+    verdicts,
+};
 
 #[tokio::test]
 async fn an_ingest_commit_whose_reply_is_lost_is_found_and_acknowledged() {
@@ -63,4 +68,33 @@ async fn f30_a_settle_whose_commit_never_arrives_runs_again_at_once() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+}
+
+#[tokio::test]
+async fn a_timeline_asked_for_while_the_outcome_commits_is_of_one_moment() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = held_booking(QUICK).on(db).start().await;
+    let barrier = Barrier::closed(&app.db).await;
+    put(&app, &paid("evt_1")).await;
+    barrier.until_waited(&app.db).await;
+    // Asked of another node, whose statements can be held back.
+    let toml = app
+        .toml()
+        .replace(&app.db.url, &url)
+        .replace("[dispatch]", "[dispatch]\nenabled = false");
+    let other = app.another_node_with(&toml).await;
+    proxy.arm("timeline_outcomes:", Action::FreezeBefore);
+    let (asked, ()) = tokio::join!(timeline(&other, "evt_1"), async {
+        proxy.until_fired(1).await;
+        barrier.open().await;
+        until("it is done", async || booked(&app.db, "evt_1").await == 1).await;
+        proxy.thaw();
+    });
+    assert_eq!(
+        (&asked["state"], &asked["outcomes"]),
+        (&json!("pending"), &json!([]))
+    );
+    let asked = timeline(&other, "evt_1").await;
+    assert_eq!(asked["state"], "succeeded");
 }

@@ -21,9 +21,9 @@ use crate::support::{AppBuilder, Node, PgProxy, TestApp, TestDb, backend_pid, un
 /// Short polls: what a signal does not bring is found soon.
 pub(crate) const POLL: &str = "[dispatch]\npoll = \"50ms\"";
 
-/// Leases and retries of a test's length.
-pub(crate) const QUICK: &str =
-    "lease = \"1s\"\nretry = { for = \"1m\", first = \"20ms\", max = \"100ms\" }";
+/// Retries within milliseconds. The lease is long, so that a busy machine loses none by itself;
+/// [`end_leases`] ends it.
+pub(crate) const QUICK: &str = "retry = { for = \"1m\", first = \"20ms\", max = \"100ms\" }";
 
 /// Books, then waits while somebody holds the advisory lock [`Barrier`].
 pub(crate) const BOOK_BEHIND_BARRIER: &str = "
@@ -154,6 +154,12 @@ pub(crate) async fn until_disconnected(db: &TestDb) {
         db.one::<i64>(sql).await == 0
     })
     .await;
+}
+
+/// Restarts a killed node once the leases it held have ended.
+pub(crate) async fn restart_after_leases(app: &mut TestApp) {
+    end_leases(&app.db).await;
+    app.restart().await;
 }
 
 /// Kills a node whose statement the proxy holds back, so that PostgreSQL never gets it.

@@ -26,7 +26,7 @@ async fn a_node_that_is_asked_to_end_gives_back_what_it_has_not_begun() {
     barrier.until_waited(&app.db).await;
     assert_eq!(app.db.count("delivery WHERE state = 'leased'").await, 10);
     app.sigterm();
-    app.until_logged("\"stopping\"").await;
+    app.until_logged("nothing more is claimed").await;
     barrier.open().await;
     assert_eq!(app.exit().await.code(), Some(0));
     // The one that ran is done, the others wait for nobody's lease.

@@ -276,6 +276,18 @@ async fn one_bad_event_among_many_harms_no_neighbour() {
 }
 
 #[tokio::test]
+async fn a_node_without_handlers_leaves_the_runtime_to_others() {
+    // The claim loop once spun while it had nothing to claim for, on the test's only thread.
+    let inbox = Inbox::start(LEDGER, vec![]).await;
+    for n in 0..20 {
+        inbox
+            .put(&event(&format!("evt_{n}"), "charge.succeeded", json!({})))
+            .await;
+    }
+    assert_eq!(inbox.timeline("evt_19").await.event.state, "unrecognized");
+}
+
+#[tokio::test]
 async fn a_handler_that_deallocates_our_statements_does_not_stop_its_neighbours() {
     // As often as the dispatcher has connections: every one of them is spoilt in turn.
     let inbox = Inbox::start(

@@ -26,7 +26,7 @@ async fn f72_with_every_dispatch_connection_asleep_ingest_answers_as_ever() {
         let start = Instant::now();
         put(&app, &paid(&format!("evt_{n}"))).await;
         assert!(
-            start.elapsed() < Duration::from_secs(1),
+            start.elapsed() < Duration::from_secs(5),
             "{:?}",
             start.elapsed()
         );

@@ -9,14 +9,10 @@ use super::{expect_unavailable, readiness, until_acknowledged};
 async fn alter_system(cluster: &OwnCluster, value: &str) {
     let admin = connect(cluster.url()).await.unwrap();
     for sql in [
-        format!("ALTER SYSTEM SET default_transaction_read_only = {value}"),
-        "SELECT pg_reload_conf()".to_owned(),
+        &format!("ALTER SYSTEM SET default_transaction_read_only = {value}"),
+        "SELECT pg_reload_conf()",
     ] {
-        admin
-            .batch_execute(&format!("SET transaction_read_only = off; {sql}"))
-            .await
-            .or(admin.batch_execute(&sql).await)
-            .unwrap();
+        admin.batch_execute(sql).await.unwrap();
     }
     until("the setting holds", async || {
         let shown = admin

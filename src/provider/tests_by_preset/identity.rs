@@ -168,14 +168,14 @@ fn recipes_are_pinned_because_keys_made_by_them_are_stored() {
     assert_eq!(
         recipes,
         [
-            "stripe: json:/id, account = json:/account, mode = json:/livemode",
+            "stripe: json:/id, account = json:/account | json:/context, mode = json:/livemode",
             "adyen: json:/pspReference + json:/eventCode + json:/success, original = json:/originalReference",
-            "adyen: json:/type + json:/data/id | json:/data/accountHolder/id | json:/data/balanceAccount/id | json:/data/paymentInstrument/id | json:/data/sweep/id | json:/data/storeId | json:/data/merchantId | json:/data/companyId + json:/timestamp, else content, seq = json:/data/sequenceNumber, mode = json:/environment",
+            "adyen: json:/type + json:/data/id | json:/data/accountHolder/id | json:/data/balanceAccount/id | json:/data/paymentInstrument/id | json:/data/sweep/id | json:/data/storeId | json:/data/merchantId | json:/data/companyId + json:/timestamp, else content by rule 1, seq = json:/data/sequenceNumber, mode = json:/environment",
             "standard-webhooks: header:webhook-id",
             "standard-webhooks: header:webhook-id",
             "github: header:x-github-delivery",
             "hmac: json:/id",
-            "hmac: content",
+            "hmac: content by rule 1",
         ]
     );
 }
