@@ -6,6 +6,7 @@ pub mod logs;
 pub mod metrics;
 
 pub use clean::clean;
+#[cfg(feature = "cli")]
 pub(crate) use clean::steers;
 pub use metrics::{
     Gauges, accepted, attempt_failed, batch, commit_took, conflicts, duplicates, finished, gauges,
