@@ -218,7 +218,7 @@ async fn register_sources(
         let Some(row) = rows.first() else {
             let renamed = transaction
                 .query(
-                    "SELECT name FROM oncehook.source WHERE first_name = $1",
+                    "SELECT name FROM oncehook.source WHERE first_name = $1 OR $1 = ANY (former_names)",
                     &[&name.now],
                 )
                 .await?;
@@ -255,7 +255,7 @@ async fn register_handlers(
         let Some(row) = rows.first() else {
             let renamed = transaction
                 .query(
-                    "SELECT name FROM oncehook.handler WHERE first_name = $1",
+                    "SELECT name FROM oncehook.handler WHERE first_name = $1 OR $1 = ANY (former_names)",
                     &[&name.now],
                 )
                 .await?;

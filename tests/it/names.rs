@@ -75,6 +75,19 @@ async fn a_name_that_something_else_once_had_is_refused() {
     assert!(error.contains("was renamed to \"stripe-eu\""), "{error}");
     now.shutdown().await;
     assert_eq!(db.count("source").await, 1);
+    // Nor one that has the file of between two renames.
+    let twice = renamed(stripe_source(), "stripe-world", Some("stripe-eu"));
+    engine(&db, vec![twice], vec![])
+        .await
+        .unwrap()
+        .shutdown()
+        .await;
+    for former in ["stripe", "stripe-eu"] {
+        let old = renamed(stripe_source(), former, None);
+        let error = engine(&db, vec![old], vec![]).await.unwrap_err();
+        assert!(error.contains("was renamed to \"stripe-world\""), "{error}");
+    }
+    assert_eq!(db.count("source").await, 1);
 }
 
 #[tokio::test]

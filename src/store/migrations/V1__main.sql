@@ -15,6 +15,7 @@ CREATE TABLE oncehook.source (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
   first_name text COLLATE "C" NOT NULL UNIQUE,
+  former_names text[] COLLATE "C" NOT NULL DEFAULT '{}',
   recipe     text COLLATE "C" NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now()
 );
@@ -23,6 +24,7 @@ CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
   first_name text COLLATE "C" NOT NULL UNIQUE,
+  former_names text[] COLLATE "C" NOT NULL DEFAULT '{}',
   created_at timestamptz NOT NULL DEFAULT now(),
   retired_at timestamptz
 );

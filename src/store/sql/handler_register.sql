@@ -6,7 +6,7 @@
 WITH made AS (
   INSERT INTO oncehook.handler (name, first_name)
   SELECT $1, $1
-   WHERE NOT EXISTS (SELECT FROM oncehook.handler WHERE first_name = $1 AND name <> $1)
+   WHERE NOT EXISTS (SELECT FROM oncehook.handler WHERE (first_name = $1 OR $1 = ANY (former_names)) AND name <> $1)
   ON CONFLICT (name) DO NOTHING
   RETURNING id, first_name, retired_at IS NOT NULL AS retired
 )

@@ -6,7 +6,7 @@
 WITH made AS (
   INSERT INTO oncehook.source (name, first_name, recipe)
   SELECT $1, $1, $2
-   WHERE NOT EXISTS (SELECT FROM oncehook.source WHERE first_name = $1 AND name <> $1)
+   WHERE NOT EXISTS (SELECT FROM oncehook.source WHERE (first_name = $1 OR $1 = ANY (former_names)) AND name <> $1)
   ON CONFLICT (name) DO NOTHING
   RETURNING id, first_name, recipe
 )
