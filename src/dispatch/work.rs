@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
 use crate::store::StoreError;
-use crate::store::delivery::{self, Lease, Payload, ReadBack};
+use crate::store::delivery::{self, Lease, ReadBack};
+use crate::store::handling::{self, Payload};
 use crate::store::locked::Plans;
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
@@ -363,7 +364,7 @@ pub(super) async fn prepare_calls(
             .await?;
         let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
         let connection = context.store.dispatch().await?;
-        delivery::payloads(&connection, &events).await
+        handling::payloads(&connection, &events).await
     }
     .await;
     match loaded {

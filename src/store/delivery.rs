@@ -25,8 +25,6 @@ const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
 const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
 const ATTEMPT: &str = include_str!("sql/attempt_insert.sql");
-const RUN_SQL: &str = include_str!("sql/delivery_run_sql.sql");
-const PAYLOADS: &str = include_str!("sql/event_payloads.sql");
 
 /// A lease on one delivery, with what its handler needs to know.
 #[derive(Debug, Clone)]
@@ -76,15 +74,6 @@ pub(crate) struct Quota {
     pub(crate) lease: Duration,
 }
 
-/// The payload handlers outside SQL get.
-#[derive(Debug, Clone)]
-pub(crate) struct Payload {
-    pub(crate) received_at: Timestamp,
-    pub(crate) body: Vec<u8>,
-    /// Stored headers as JSON.
-    pub(crate) headers: Vec<u8>,
-}
-
 /// A delivery that ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
@@ -121,23 +110,6 @@ pub(crate) struct NewAttempt {
     pub(crate) age: Duration,
     /// For the log line after the commit.
     pub(crate) correlation_id: Uuid,
-}
-
-/// The answer of one `sql` handler call.
-#[derive(Debug, Clone)]
-pub(crate) struct SqlAnswer {
-    /// Index into the batch.
-    pub(crate) index: usize,
-    pub(crate) result: Result<Option<serde_json::Value>, SqlFailure>,
-}
-
-/// The exception of one `sql` handler call.
-#[derive(Debug, Clone)]
-pub(crate) struct SqlFailure {
-    pub(crate) code: String,
-    pub(crate) message: String,
-    pub(crate) object: String,
-    pub(crate) line: String,
 }
 
 /// Leases due deliveries, at most the quota per handler.
@@ -410,86 +382,4 @@ pub(crate) async fn record_attempts(
         )
         .await?;
     Ok(())
-}
-
-/// What a `sql` handler is called with, beside the event itself.
-#[derive(Debug)]
-pub(crate) struct SqlCall<'a> {
-    /// Qualified function name, checked at start.
-    pub(crate) function: &'a str,
-    /// Whether it returns jsonb.
-    pub(crate) answers: bool,
-    /// Handler time after which no further delivery is begun.
-    pub(crate) budget: Duration,
-}
-
-/// Runs a `sql` handler over locked leases; those not returned were not run.
-pub(crate) async fn run_sql(
-    transaction: &Transaction<'_>,
-    call: &SqlCall<'_>,
-    leases: &[(&Lease, String, &str)],
-) -> Result<Vec<SqlAnswer>, StoreError> {
-    let events: Vec<Uuid> = leases.iter().map(|(l, _, _)| l.event_id).collect();
-    let runs: Vec<i16> = leases.iter().map(|(l, _, _)| l.run).collect();
-    let attempts: Vec<i32> = leases.iter().map(|(l, _, _)| l.attempt()).collect();
-    let effect_keys: Vec<&str> = leases.iter().map(|(_, key, _)| key.as_str()).collect();
-    let sources: Vec<&str> = leases.iter().map(|(_, _, source)| *source).collect();
-    let budget = call.budget.as_secs_f64() * 1_000.0;
-    let rows = transaction
-        .query(
-            RUN_SQL,
-            &[
-                &call.function,
-                &call.answers,
-                &events,
-                &runs,
-                &attempts,
-                &effect_keys,
-                &sources,
-                &budget,
-            ],
-        )
-        .await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let no: i32 = row.get(0);
-            let index = usize::try_from(no).ok()?.checked_sub(1)?;
-            let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
-            let result = match row.get::<_, Option<String>>(2) {
-                None => Ok(row.get(1)),
-                Some(code) => Err(SqlFailure {
-                    code,
-                    message: text(3),
-                    object: text(4),
-                    line: text(5),
-                }),
-            };
-            Some(SqlAnswer { index, result })
-        })
-        .collect())
-}
-
-/// The payloads of events, keyed by event id; those dropped are absent.
-pub(crate) async fn payloads(
-    connection: &Connection,
-    events: &[Uuid],
-) -> Result<std::collections::HashMap<Uuid, Payload>, StoreError> {
-    let statement = connection.prepared(PAYLOADS).await?;
-    let rows = connection.client().query(&statement, &[&events]).await;
-    Ok(connection
-        .checked(rows)?
-        .iter()
-        .map(|row| {
-            (
-                row.get(0),
-                Payload {
-                    received_at: Timestamp::try_from(row.get::<_, SystemTime>(1))
-                        .unwrap_or(Timestamp::UNIX_EPOCH),
-                    body: row.get(2),
-                    headers: row.get(3),
-                },
-            )
-        })
-        .collect())
 }

@@ -8,6 +8,7 @@ pub(crate) mod audit;
 pub(crate) mod connection;
 pub(crate) mod delivery;
 mod error;
+pub(crate) mod handling;
 pub(crate) mod health;
 pub(crate) mod ingest;
 pub(crate) mod keeper;

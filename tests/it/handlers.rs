@@ -27,3 +27,43 @@ async fn a_null_result_is_no_answer_and_leaves_no_effect() {
     let booked: i64 = inbox.db.one("SELECT count(*) FROM app.ledger").await;
     assert_eq!(booked, 0);
 }
+
+/// An answer nested deeper than its reader goes made the reader panic: the event lost its lease
+/// three times, its neighbours once, and it ended as poison.
+#[tokio::test]
+async fn an_answer_of_any_depth_and_size_is_read() {
+    let inbox = Inbox::start(
+        &format!(
+            "{LEDGER}
+            CREATE FUNCTION app.answer(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $$
+            DECLARE deep jsonb := (repeat('[', 5000) || repeat(']', 5000))::jsonb;
+            BEGIN
+              PERFORM app.book(event);
+              RETURN CASE event.type
+                WHEN 'bare' THEN deep
+                WHEN 'beside' THEN jsonb_build_object('note', deep, 'resource', 'booking 7', 'number', '1e400'::jsonb)
+                WHEN 'inside' THEN jsonb_build_object('result', deep)
+                ELSE jsonb_build_object('result', 'failed', 'reason', deep) END;
+            END $$;"
+        ),
+        vec![sql("ledger", "app.answer")],
+    )
+    .await;
+    for (kind, expected, reason) in [
+        ("bare", "succeeded", None),
+        ("beside", "succeeded", None),
+        ("inside", "dead", Some("unknown \"result\"")),
+        ("reason", "failed", Some("no reason given")),
+    ] {
+        inbox.put(&event(kind, kind, json!({}))).await;
+        let (result, timeline) = inbox.until_outcome(kind, "ledger").await;
+        assert_eq!(result, expected, "{kind}: {:?}", timeline.attempts);
+        let said = timeline.outcomes[0].reason.clone().unwrap_or_default();
+        assert!(said.contains(reason.unwrap_or_default()), "{kind}: {said}");
+        let resource = (kind == "beside").then_some("booking 7");
+        assert_eq!(timeline.outcomes[0].resource.as_deref(), resource, "{kind}");
+        assert_eq!(timeline.outcomes[0].attempts, 1, "{kind}");
+    }
+    let booked: i64 = inbox.db.one("SELECT count(*) FROM app.ledger").await;
+    assert_eq!(booked, 3, "the refused answer's effect is undone");
+}

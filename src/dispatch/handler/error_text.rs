@@ -4,7 +4,7 @@
 //! and of what kind it was; the message itself only where an author wrote it, with long digit
 //! runs and mail addresses masked.
 
-use crate::store::delivery::SqlFailure;
+use crate::store::handling::SqlFailure;
 use crate::telemetry::clean;
 
 /// The text kept of a `sql` handler's exception.

@@ -10,10 +10,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::domain::Verdict;
-use crate::store::delivery::{self, Lease, LeasedEvent};
+use crate::store::delivery::{Lease, LeasedEvent};
 use crate::store::locked;
 use crate::store::transaction::Transaction;
-use crate::store::{StoreError, Work, delivery::Payload};
+use crate::store::{
+    StoreError, Work,
+    handling::{self, Payload},
+};
 use crate::telemetry::clean;
 
 use super::super::{ActiveHandler, Context};
@@ -93,7 +96,7 @@ pub(super) async fn run(
 ) -> Result<Vec<Ran>, RunError> {
     let began = Instant::now();
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let mut payloads = delivery::payloads(transaction.connection(), &events).await?;
+    let mut payloads = handling::payloads(transaction.connection(), &events).await?;
     let mut ran = Vec::with_capacity(leases.len());
     for (index, lease) in leases.iter().enumerate() {
         if began.elapsed() > BUDGET && index > 0 {

@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::domain::{EffectKey, Verdict};
-use crate::store::delivery::{Lease, LeasedEvent, Payload};
+use crate::store::delivery::{Lease, LeasedEvent};
+use crate::store::handling::Payload;
 
 use super::super::ActiveHandler;
 use super::HttpTarget;

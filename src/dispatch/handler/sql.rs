@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::Verdict;
-use crate::store::delivery::{self, Lease, SqlCall, SqlFailure};
+use crate::store::delivery::Lease;
+use crate::store::handling::{self, SqlCall, SqlFailure};
 use crate::store::registry::SqlFunction;
 use crate::store::transaction::Transaction;
 
@@ -52,7 +53,7 @@ pub(super) async fn run(
         budget: BUDGET,
     };
     let among_others = calls.len() > 1;
-    for done in delivery::run_sql(transaction, &call, &calls).await? {
+    for done in handling::run_sql(transaction, &call, &calls).await? {
         let Some(position) = positions.get(done.index) else {
             continue;
         };

@@ -1,6 +1,13 @@
 -- delivery_run_sql: runs a `sql` handler over locked deliveries, each in a block of its own.
--- Run by dispatch::handler::sql through store::delivery::run_sql, in the settle transaction.
+-- Run by dispatch::handler::sql through store::handling::run_sql, in the settle transaction.
 -- $1 function  $2 whether it answers jsonb  $3 event_ids  $4 runs  $5 attempts  $6 effect_keys  $7 source names  $8 budget (ms)
 -- Rows: number (from 1), answer, and the error if there was one; those not returned were not run.
-SELECT no, answer, code, message, object_name, line
+-- Of an answer only the members that mean something leave the server, and only scalars: jsonb may
+-- be nested deeper than its reader goes, and as large as 255 MB.
+SELECT no,
+       CASE WHEN jsonb_typeof(answer) = 'object' THEN
+         (SELECT jsonb_object_agg(key, CASE WHEN jsonb_typeof(value) IN ('object', 'array') THEN '[]' ELSE value END)
+            FROM jsonb_each(answer) WHERE key IN ('result', 'reason', 'resource', 'after_s'))
+       END,
+       code, message, object_name, line
   FROM oncehook.run_sql_handler($1, $2, $3::uuid[], $4::smallint[], $5::int[], $6::text[], $7::text[], make_interval(secs => $8::float8 / 1000))

@@ -1,5 +1,5 @@
 -- event_payloads: what handlers outside SQL get of their events.
--- Run by store::delivery::payloads.
+-- Run by store::handling::payloads.
 -- $1 event_ids
 -- Rows: those whose payload is still there. Index event_DAY_pkey, request_DAY_pkey.
 SELECT q.event_id, e.received_at, e.body, e.headers
