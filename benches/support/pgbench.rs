@@ -77,8 +77,6 @@ fn statement(source_id: i32, handler_id: i32) -> String {
         br#"[["content-type","application/json; charset=utf-8"],["stripe-signature","t=1764655200,v1=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"],["user-agent","Stripe/1.0 (+https://stripe.com/docs/webhooks)"]]"#,
     );
     let digest = "ab".repeat(32);
-    // One line: pgbench takes a line break as it is, but the statement is then easier to read in
-    // the server's log.
     format!(
         "WITH k AS (\
            INSERT INTO oncehook.event_key (source_id, key, event_id, raw_digest, canonical_digest, digest_rule, first_seen) \

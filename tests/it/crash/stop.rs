@@ -27,6 +27,16 @@ async fn a_node_that_is_asked_to_end_gives_back_what_it_has_not_begun() {
     assert_eq!(app.db.count("delivery WHERE state = 'leased'").await, 10);
     app.sigterm();
     app.until_logged("nothing more is claimed").await;
+    // A batch takes on events for 20 ms: this one has been held for longer.
+    until("the batch takes on no more", async || {
+        app.db
+            .one(
+                "SELECT coalesce(bool_or(clock_timestamp() - query_start > '25 ms'), false) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event = 'advisory'",
+            )
+            .await
+    })
+    .await;
     barrier.open().await;
     assert_eq!(app.exit().await.code(), Some(0));
     // The one that ran is done, the others wait for nobody's lease.

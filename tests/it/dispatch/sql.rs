@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::dispatch::LEDGER;
 use crate::support::inbox::{Inbox, event, quick, sql};
-use crate::support::until;
+use crate::support::{backend_pid, until};
 
 #[tokio::test]
 async fn an_event_is_booked_once_and_its_delivery_is_gone() {
@@ -340,4 +340,41 @@ async fn a_replay_beyond_the_last_run_number_is_refused_and_changes_nothing() {
     assert!(refused.to_string().contains("run 32767"), "{refused}");
     assert_eq!(inbox.db.count("delivery").await, 0);
     assert_eq!(inbox.db.count("audit").await, 0);
+}
+
+#[tokio::test]
+async fn an_event_behind_a_slow_one_does_not_wait_for_it() {
+    let inbox = Inbox::start(
+        &format!(
+            "{LEDGER}
+            CREATE FUNCTION app.slow(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN
+              IF event.type = 'b.slow' THEN PERFORM pg_advisory_xact_lock_shared(7002); END IF;
+              PERFORM app.book(event);
+            END $$;"
+        ),
+        vec![sql("ledger", "app.slow")],
+    )
+    .await;
+    let barrier = inbox.db.client().await;
+    barrier
+        .batch_execute("SELECT pg_advisory_lock(7002)")
+        .await
+        .unwrap();
+    let pid = backend_pid(&barrier).await;
+    inbox
+        .put(&event("evt_slow", "b.slow", json!({"amount": 1})))
+        .await;
+    inbox.db.until_blocked_by(pid).await;
+    inbox
+        .put(&event("evt_quick", "b.quick", json!({"amount": 2})))
+        .await;
+    let (result, _) = inbox.until_outcome("evt_quick", "ledger").await;
+    assert_eq!(result, "succeeded");
+    barrier
+        .batch_execute("SELECT pg_advisory_unlock(7002)")
+        .await
+        .unwrap();
+    let (result, _) = inbox.until_outcome("evt_slow", "ledger").await;
+    assert_eq!(result, "succeeded");
 }
