@@ -232,7 +232,7 @@ fn hmac(section: &Section<'_>) -> Option<HmacOptions> {
     let mut unknown = false;
     loop {
         let error = match toml::Value::Table(table.clone()).try_into::<HmacOptions>() {
-            Ok(options) if unknown => return Some(options).filter(|_| false),
+            Ok(_) if unknown => return None,
             Ok(options) => return Some(options),
             Err(error) => error,
         };

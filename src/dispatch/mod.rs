@@ -3,8 +3,8 @@
 //! ```text
 //! claim::run            leases due deliveries, bounded by what may run at once
 //!  ├ work::transactional  sql, function: many per transaction
-//!  │  └ settle::batch      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
-//!  └ work::calls          http: send, then settle
+//!  │  └ settle::begin      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
+//!  └ work::call           http: send, then settle
 //! reap::run             expired leases: suspects, poison
 //! ```
 //!

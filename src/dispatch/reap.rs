@@ -57,22 +57,14 @@ async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
         Ok(expired)
     }
     .await;
-    match swept {
-        Ok(expired) => {
-            transaction.commit().await?;
-            for (lease, _) in &expired {
-                if let Some(handler) = active.handlers.get(&lease.handler_id) {
-                    telemetry::lease_lost(&handler.spec.name);
-                    tracing::warn!(event.id = %lease.event_id, handler = %handler.spec.name, suspect = lease.progress.suspect, "lease ran out");
-                }
-            }
-            Ok(expired.len())
-        }
-        Err(error) => {
-            transaction.rollback(&error).await;
-            Err(error)
+    let expired = transaction.end(swept).await?;
+    for (lease, _) in &expired {
+        if let Some(handler) = active.handlers.get(&lease.handler_id) {
+            telemetry::lease_lost(&handler.spec.name);
+            tracing::warn!(event.id = %lease.event_id, handler = %handler.spec.name, suspect = lease.progress.suspect, "lease ran out");
         }
     }
+    Ok(expired.len())
 }
 
 /// Errors of the values in one row: class 22 and 54, and a key that exists.

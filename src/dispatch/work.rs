@@ -8,7 +8,7 @@ use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::handling::{self, Payload};
-use crate::store::locked::Plans;
+use crate::store::locked::{Locked, Plans};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
 use super::handler::{HandlerKind, http, transactional as run};
@@ -236,26 +236,33 @@ async fn record_all(
     verdict: &Verdict,
 ) {
     let began = Instant::now();
-    while began.elapsed() < handler.spec.lease {
+    let decide = |locked: &Locked, transitions: &mut Transitions| {
+        for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
+            transitions.decide(handler, lease, verdict, began);
+        }
+    };
+    write_until(context, handler, leases, began + handler.spec.lease, decide).await;
+}
+
+/// Settles leases by what `decide` makes of them, trying until the given time.
+async fn write_until(
+    context: &Context,
+    handler: &ActiveHandler,
+    leases: &[Lease],
+    end: Instant,
+    decide: impl Fn(&Locked, &mut Transitions),
+) {
+    while Instant::now() < end {
         let written = async {
             let connection = context.store.dispatch().await?;
             let (transaction, locked) =
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
-            for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
-                transitions.decide(handler, lease, verdict, began);
-            }
-            match transitions.write(&transaction).await {
-                Ok(()) => {
-                    transaction.commit().await?;
-                    transitions.report(handler);
-                    Ok(())
-                }
-                Err(error) => {
-                    transaction.rollback(&error).await;
-                    Err(error)
-                }
-            }
+            decide(&locked, &mut transitions);
+            let written = transitions.write(&transaction).await;
+            transaction.end(written).await?;
+            transitions.report(handler);
+            Ok(())
         }
         .await;
         match written {
@@ -315,13 +322,7 @@ async fn resolve_one(
         Ok(())
     }
     .await;
-    match resolved {
-        Ok(()) => transaction.commit().await,
-        Err(error) => {
-            transaction.rollback(&error).await;
-            Err(error)
-        }
-    }
+    transaction.end(resolved).await
 }
 
 /// Gives unstarted leases back, trying until they would have run out.
@@ -408,9 +409,7 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
             }
             None => Verdict::source_unknown(),
         },
-        _ => Verdict::Permanent {
-            error: "payload-expired: the event's payload was dropped".to_owned(),
-        },
+        _ => Verdict::payload_expired(),
     };
     settle_call(&context, &handler, &lease, &verdict, began).await;
 }
@@ -424,37 +423,13 @@ async fn settle_call(
     began: Instant,
 ) {
     let leases = std::slice::from_ref(lease);
-    while began.elapsed() < handler.spec.lease + handler.spec.timeout {
-        let written = async {
-            let connection = context.store.dispatch().await?;
-            let (transaction, locked) =
-                settle::begin(&connection, handler, leases, Plans::Ours).await?;
-            let mut transitions = Transitions::default();
-            if locked.ours.is_empty() && locked.finished.is_empty() {
-                transitions.evidence(lease, verdict, began);
-            } else if locked.finished.is_empty() {
-                transitions.decide(handler, lease, verdict, began);
-            }
-            match transitions.write(&transaction).await {
-                Ok(()) => {
-                    transaction.commit().await?;
-                    transitions.report(handler);
-                    Ok(())
-                }
-                Err(error) => {
-                    transaction.rollback(&error).await;
-                    Err(error)
-                }
-            }
+    let decide = |locked: &Locked, transitions: &mut Transitions| {
+        if !locked.ours.is_empty() {
+            transitions.decide(handler, lease, verdict, began);
+        } else if locked.finished.is_empty() {
+            transitions.evidence(lease, verdict, began);
         }
-        .await;
-        match written {
-            Ok(()) => return,
-            Err(error) => {
-                tracing::warn!(error = %error, handler = %handler.spec.name, "a call's answer is not written yet");
-                context.store.made_missing_partitions(&error).await;
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    };
+    let end = began + handler.spec.lease + handler.spec.timeout;
+    write_until(context, handler, leases, end, decide).await;
 }

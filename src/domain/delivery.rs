@@ -81,6 +81,13 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// The payload was dropped by retention: no later try can run it.
+    pub(crate) fn payload_expired() -> Self {
+        Self::Permanent {
+            error: "payload-expired: the event's payload was dropped".to_owned(),
+        }
+    }
+
     /// The event's source is not registered: nothing was begun, and a later try may find it.
     pub(crate) fn source_unknown() -> Self {
         Self::Retry {

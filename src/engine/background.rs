@@ -50,15 +50,7 @@ pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
         let known: Vec<i32> = registry.current().handlers.keys().copied().collect();
         match store.gauges(&known).await {
             Ok(gauges) => {
-                telemetry::gauges(&telemetry::Gauges {
-                    oldest_ready_s: gauges.oldest_ready_s,
-                    late: gauges.late,
-                    stuck: gauges.stuck,
-                    unknown_handler: gauges.unknown_handler,
-                    oldest_snapshot_s: gauges.oldest_snapshot_s,
-                    dead_rows: gauges.dead_rows,
-                    days_ahead: gauges.days_ahead,
-                });
+                telemetry::gauges(&gauges);
                 if gauges.unknown_handler > 0 && !known.is_empty() {
                     tracing::warn!(
                         deliveries = gauges.unknown_handler,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use actix_web::HttpRequest;
 use actix_web::http::header;
 
-use crate::provider::Headers;
+use crate::provider::{Headers, NEVER_STORED};
 
 /// Stored with every request when present.
 const STORED: [&str; 9] = [
@@ -18,17 +18,6 @@ const STORED: [&str; 9] = [
     "x-amzn-trace-id",
     "x-correlation-id",
     "x-request-id",
-];
-
-/// Never stored, whatever a preset asks for: their value is the secret.
-const NEVER_STORED: [&str; 7] = [
-    "authorization",
-    "cookie",
-    "proxy-authorization",
-    "set-cookie",
-    "x-api-key",
-    "x-auth-token",
-    "x-gitlab-token",
 ];
 
 /// A query value that was there.

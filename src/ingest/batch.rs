@@ -131,15 +131,8 @@ async fn reserve_and_record(
     items: &[NewItem<'_>],
 ) -> Result<Vec<(Uuid, Fate)>, StoreError> {
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
-    let fates = match settle_losers(&transaction, batch, items, &won).await {
-        Ok(fates) => fates,
-        Err(error) => {
-            transaction.rollback(&error).await;
-            return Err(error);
-        }
-    };
-    transaction.commit().await?;
-    Ok(fates)
+    let fates = settle_losers(&transaction, batch, items, &won).await;
+    transaction.end(fates).await
 }
 
 /// Reads the losers in a statement of their own, judges them, records receipts and conflicts.

@@ -6,14 +6,12 @@ use jiff::Timestamp;
 
 use crate::domain::{Digest, Item, Refusal, Secret, SecretText};
 
+use super::headers::NEVER_STORED;
 use super::key;
 use super::reading::{EventRules, Field};
 use super::samples::Samples;
 use super::scheme::{Check, Scheme};
 use super::{Options, Provider, Reply, Request, SettingError, SignedRequest, Verified};
-
-/// Headers that carry a login. Never stored, even where a template covers them.
-const LOGINS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
 
 /// One entry of the table of presets.
 #[derive(Debug, Clone)]
@@ -167,7 +165,7 @@ impl Provider for Preset {
         let mut names = self.check.headers();
         names.extend(self.declared.event.headers());
         names.extend(self.declared.stored.iter().map(|name| (*name).to_owned()));
-        names.retain(|name| !LOGINS.contains(&name.as_str()));
+        names.retain(|name| !NEVER_STORED.contains(&name.as_str()));
         names.sort_unstable();
         names.dedup();
         names

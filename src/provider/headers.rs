@@ -2,6 +2,17 @@
 
 use crate::domain::Refusal;
 
+/// Never stored, whatever a preset asks for: their value is the secret.
+pub(crate) const NEVER_STORED: [&str; 7] = [
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "set-cookie",
+    "x-api-key",
+    "x-auth-token",
+    "x-gitlab-token",
+];
+
 /// Header fields in the order received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(String, Vec<u8>)>);

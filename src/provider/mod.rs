@@ -37,6 +37,7 @@ mod tests_by_fault;
 mod tests_by_preset;
 
 pub use headers::Headers;
+pub(crate) use headers::NEVER_STORED;
 pub use mac::{Encoding, Hash};
 pub use options::{EventId, HmacOptions, Options};
 pub use reading::NAME_BYTES_MAX;

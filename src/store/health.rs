@@ -1,28 +1,11 @@
 //! Whether the database takes writes, and numbers for the metrics.
 
+use crate::telemetry::Gauges;
+
 use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError};
 
 const GAUGES: &str = include_str!("sql/gauges.sql");
-
-/// Numbers for the metrics.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Gauges {
-    /// Seconds since the oldest due delivery became due.
-    pub(crate) oldest_ready_s: f64,
-    /// Due and not claimed (at most 100,000 are counted).
-    pub(crate) late: i64,
-    /// Leases past their end, not yet reaped.
-    pub(crate) stuck: i64,
-    /// Deliveries of handlers this node does not know.
-    pub(crate) unknown_handler: i64,
-    /// Age in seconds of the oldest snapshot in the database.
-    pub(crate) oldest_snapshot_s: f64,
-    /// Dead rows of the delivery table.
-    pub(crate) dead_rows: i64,
-    /// Whole days after today for which event partitions exist.
-    pub(crate) days_ahead: i64,
-}
 
 impl Store {
     /// A real write, rolled back: a primary that was demoted or ran out of disk fails here.

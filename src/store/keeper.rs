@@ -23,19 +23,11 @@ impl Store {
             ..Limits::SHORT
         };
         let transaction = Transaction::begin(&connection, limits).await?;
-        match transaction
+        let made = transaction
             .query("SELECT oncehook.make_partitions($1)", &[&DAYS_AHEAD])
-            .await
-        {
-            Ok(rows) => {
-                transaction.commit().await?;
-                Ok(rows.first().map_or(0, |row| row.get(0)))
-            }
-            Err(error) => {
-                transaction.rollback(&error).await;
-                Err(error)
-            }
-        }
+            .await;
+        let rows = transaction.end(made).await?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
     }
 
     /// Makes the day partitions if it was their absence that failed a write; whether there were

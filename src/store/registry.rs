@@ -61,16 +61,7 @@ impl Store {
             Ok((sources, handlers))
         }
         .await;
-        match done {
-            Ok(registered) => {
-                transaction.commit().await?;
-                Ok(registered)
-            }
-            Err(error) => {
-                transaction.rollback(&error).await;
-                Err(error)
-            }
-        }
+        transaction.end(done).await
     }
 
     /// Current and first name of every source there ever was, by id.
@@ -187,16 +178,7 @@ impl Store {
             Ok(cancelled)
         }
         .await;
-        match done {
-            Ok(cancelled) => {
-                transaction.commit().await?;
-                Ok(cancelled)
-            }
-            Err(error) => {
-                transaction.rollback(&error).await;
-                Err(error)
-            }
-        }
+        transaction.end(done).await
     }
 }
 

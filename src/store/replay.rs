@@ -61,16 +61,7 @@ impl Store {
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let done = self.replay_in(&transaction, request, &found).await;
-        match done {
-            Ok(replayed) => {
-                transaction.commit().await?;
-                Ok(replayed)
-            }
-            Err(error) => {
-                transaction.rollback(&error).await;
-                Err(error)
-            }
-        }
+        transaction.end(done).await
     }
 
     async fn replay_in(
@@ -254,19 +245,11 @@ impl Store {
                 Ok((listed, rows.last().map(|row| row.get::<_, Uuid>(0))))
             }
             .await;
-            match page {
-                Ok((listed, last)) => {
-                    transaction.commit().await?;
-                    replayed.extend(listed);
-                    match last {
-                        Some(id) => after = id,
-                        None => return Ok(replayed),
-                    }
-                }
-                Err(error) => {
-                    transaction.rollback(&error).await;
-                    return Err(error);
-                }
+            let (listed, last) = transaction.end(page).await?;
+            replayed.extend(listed);
+            match last {
+                Some(id) => after = id,
+                None => return Ok(replayed),
             }
         }
     }

@@ -176,6 +176,20 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
+    /// COMMIT after success, ROLLBACK after an error: the one way a transaction's work ends.
+    pub(crate) async fn end<T>(self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        match done {
+            Ok(done) => {
+                self.commit().await?;
+                Ok(done)
+            }
+            Err(error) => {
+                self.rollback(&error).await;
+                Err(error)
+            }
+        }
+    }
+
     /// ROLLBACK after an error; the connection stays usable unless the error says otherwise.
     pub(crate) async fn rollback(self, cause: &StoreError) {
         if !is_connection_error(cause)

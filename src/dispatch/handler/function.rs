@@ -21,10 +21,7 @@ use crate::telemetry::clean;
 
 use super::super::{ActiveHandler, Context};
 use super::error_text;
-use super::transactional::{Ran, RunError};
-
-/// Handler time after which a batch takes on no more.
-const BUDGET: Duration = Duration::from_millis(20);
+use super::transactional::{BUDGET, Ran, RunError};
 
 /// An event as a handler sees it.
 #[derive(Debug, Clone)]
@@ -104,9 +101,7 @@ pub(super) async fn run(
             continue;
         }
         let (Some(stored), Some(payload)) = (&lease.event, payloads.remove(&lease.event_id)) else {
-            ran.push(Ran::Verdict(Verdict::Permanent {
-                error: "payload-expired: the event's payload was dropped".to_owned(),
-            }));
+            ran.push(Ran::Verdict(Verdict::payload_expired()));
             continue;
         };
         let Some(event) = delivered(context, handler, lease, stored, payload) else {

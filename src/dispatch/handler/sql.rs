@@ -1,7 +1,5 @@
 //! The `sql` kind: a SQL function called by a server-side loop, one exception block per event.
 
-use std::time::Duration;
-
 use crate::domain::Verdict;
 use crate::store::delivery::Lease;
 use crate::store::handling::{self, SqlCall, SqlFailure};
@@ -9,11 +7,8 @@ use crate::store::registry::SqlFunction;
 use crate::store::transaction::Transaction;
 
 use super::super::{ActiveHandler, Context};
-use super::transactional::{Ran, RunError};
+use super::transactional::{BUDGET, Ran, RunError};
 use super::{answer, error_text};
-
-/// Handler time after which a batch takes on no more.
-const BUDGET: Duration = Duration::from_millis(20);
 
 /// SQLSTATE that a handler raises for "no later try can succeed".
 pub(crate) const PERMANENT: &str = "OH001";
@@ -76,9 +71,7 @@ fn set(ran: &mut [Ran], position: usize, outcome: Ran) {
 }
 
 fn expired() -> Verdict {
-    Verdict::Permanent {
-        error: "payload-expired: the event's payload was dropped".to_owned(),
-    }
+    Verdict::payload_expired()
 }
 
 fn verdict(failure: &SqlFailure) -> Verdict {

@@ -1,5 +1,7 @@
 //! Handlers inside the engine's transaction: effect, outcome and delete commit together.
 
+use std::time::Duration;
+
 use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::Lease;
@@ -7,6 +9,9 @@ use crate::store::transaction::Transaction;
 
 use super::super::{ActiveHandler, Context};
 use super::{HandlerKind, function, sql};
+
+/// Handler time after which a batch takes on no more.
+pub(super) const BUDGET: Duration = Duration::from_millis(20);
 
 /// What became of one delivery of a batch.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 -- delivery_expired: leases past their end, locked.
--- Run by store::delivery::reap, in the transaction that decides about them.
+-- Run by store::delivery::expired, in the transaction that decides about them.
 -- $1 handler_ids  $2 limit
 -- Rows: what the state machine needs. A row that is being settled is locked by its worker and
 -- skipped. The same transaction repeats the token in its write.
