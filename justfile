@@ -27,6 +27,10 @@ dev *flags:
 bench:
     cargo bench
 
+# The model of the core with larger bounds; prints the tables of docs/proof/model.md. `just model 2` allows more faults.
+model more="1":
+    MODEL_MORE={{ more }} cargo test --release --test model -- --ignored --nocapture
+
 # Licences, forbidden crates, sources of crates.
 deny:
     cargo deny check bans licenses sources

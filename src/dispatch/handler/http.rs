@@ -219,23 +219,25 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
 
+    /// The table of docs/handlers.md, every status there is.
     #[test]
     fn statuses_mean_what_the_table_says() {
-        let done = Verdict::Done { resource: None };
-        for status in [200, 201, 202, 204, 299] {
-            assert_eq!(of_status(status, None), done, "{status}");
-        }
-        for status in [408, 409, 425, 429, 500, 502, 503, 504] {
-            assert!(
-                matches!(of_status(status, None), Verdict::Retry { .. }),
-                "{status}"
-            );
-        }
-        for status in [300, 301, 304, 307, 400, 401, 403, 404, 410, 422] {
-            assert!(
-                matches!(of_status(status, None), Verdict::Permanent { .. }),
-                "{status}"
-            );
+        const NOT_DONE: [u16; 5] = [408, 409, 425, 429, 503];
+        let asked = Some(Duration::from_secs(7));
+        for status in 100..=999 {
+            let verdict = of_status(status, asked);
+            let retried = matches!(verdict, Verdict::Retry { after, .. } if after == asked);
+            match status / 100 {
+                2 => assert_eq!(verdict, Verdict::Done { resource: None }, "{status}"),
+                5 => assert!(retried, "{status}"),
+                _ if NOT_DONE.contains(&status) => assert!(retried, "{status}"),
+                _ => assert!(matches!(verdict, Verdict::Permanent { .. }), "{status}"),
+            }
+            // What the receiver may have done decides what on_unknown will mean.
+            if let Verdict::Retry { error, .. } = verdict {
+                let unknown = !NOT_DONE.contains(&status);
+                assert_eq!(error.ends_with("result unknown"), unknown, "{status}");
+            }
         }
     }
 
