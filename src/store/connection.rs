@@ -174,7 +174,9 @@ pub(super) async fn connect(
     });
     let row = client
         .query_one(
-            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()",
+            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid(), \
+             set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), \
+             set_config('tcp_keepalives_count', '3', false)",
             &[],
         )
         .await?;
