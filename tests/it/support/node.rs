@@ -389,6 +389,11 @@ pub(crate) fn free_address() -> SocketAddr {
     panic!("no free port");
 }
 
+/// SIGKILL to a process; it may be gone already.
+pub(crate) fn kill9(pid: u32) {
+    drop(kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).ok());
+}
+
 /// A client that follows no redirects and waits a minute.
 pub(crate) fn client() -> reqwest::Client {
     static PROVIDER: Once = Once::new();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::Received;
 
-use super::outside::{Expected, Look, Outside};
+use super::outside::{Expected, Log, Look, Outside};
 
 /// Each finds rows that must not exist, described in one column. $1: the keys of this run, as a
 /// pattern.
@@ -83,11 +83,25 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
         }
     }
     let log = std::mem::take(&mut *outside.log.lock().unwrap());
+    received(look, &keys, &log, &mut broken).await;
+    handled(look, &keys, &log, calls, &mut broken).await;
 
+    let totals = "SELECT total || ' ' || (SELECT coalesce(sum(amount), 0) FROM app.ledger) FROM app.balance WHERE $1 <> ''";
+    let totals = texts(look, totals, &keys).await;
+    if totals != [format!("{booked} {booked}")] {
+        broken.push(format!(
+            "balance and ledger are {totals:?}, expected {booked} each"
+        ));
+    }
+    broken
+}
+
+/// What was acknowledged is stored, and what contradicted it recorded.
+async fn received(look: &Look, keys: &str, log: &Log, broken: &mut Vec<String>) {
     let stored = texts(
         look,
         "SELECT s.name || ' ' || k.key FROM oncehook.event_key k JOIN oncehook.source s ON s.id = k.source_id WHERE k.key LIKE $1",
-        &keys,
+        keys,
     )
     .await;
     let stored: BTreeSet<String> = stored.into_iter().collect();
@@ -104,7 +118,7 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
     let conflicts = texts(
         look,
         "SELECT key FROM oncehook.conflict WHERE key LIKE $1",
-        &keys,
+        keys,
     )
     .await;
     if conflicts != log.conflicts {
@@ -113,18 +127,21 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
             log.conflicts
         ));
     }
+}
 
+/// Each event has its outcomes and its effects, and nothing else has any.
+async fn handled(look: &Look, keys: &str, log: &Log, calls: &[Received], broken: &mut Vec<String>) {
     let outcomes = pairs(
         look,
         "SELECT e.key || ' at ' || h.name, o.result FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
            JOIN oncehook.handler h ON h.id = o.handler_id WHERE e.key LIKE $1 ORDER BY o.run",
-        &keys,
+        keys,
     )
     .await;
     let ledger = pairs(
         look,
         "SELECT key || ' at ' || handler, run || ':' || amount FROM app.ledger WHERE key LIKE $1 ORDER BY run",
-        &keys,
+        keys,
     )
     .await;
     for expected in &log.expected {
@@ -144,7 +161,7 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
             ));
         }
         if expected.handler == "outside" {
-            broken.extend(received(&pair, &expected.key, calls));
+            broken.extend(called(&pair, &expected.key, calls));
         }
     }
     let known: BTreeSet<String> = log
@@ -163,7 +180,7 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
     let keys_used = pairs(
         look,
         "SELECT key || ' at ' || handler, effect_key FROM app.ledger WHERE key LIKE $1",
-        &keys,
+        keys,
     )
     .await;
     for (pair, effects) in keys_used {
@@ -172,20 +189,11 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
             broken.push(format!("{pair}: two effects under one effect key"));
         }
     }
-
-    let totals = "SELECT total || ' ' || (SELECT coalesce(sum(amount), 0) FROM app.ledger) FROM app.balance WHERE $1 <> ''";
-    let totals = texts(look, totals, &keys).await;
-    if totals != [format!("{booked} {booked}")] {
-        broken.push(format!(
-            "balance and ledger are {totals:?}, expected {booked} each"
-        ));
-    }
-    broken
 }
 
 /// The receiver honours keys: it applies what comes first and answers copies alike. So all calls
 /// for an event must carry one and the same key, and there must be one.
-fn received(pair: &str, key: &str, calls: &[Received]) -> Option<String> {
+fn called(pair: &str, key: &str, calls: &[Received]) -> Option<String> {
     let needle = format!("\"{key}\"");
     let keys: BTreeSet<&str> = calls
         .iter()

@@ -4,11 +4,9 @@ use std::cell::Cell;
 use std::fs;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::time::{Instant, sleep_until};
 
-use crate::support::node::Launch;
+use crate::support::node::{Launch, kill9};
 use crate::support::signer::STRIPE_SECRET;
 use crate::support::{Node, OwnCluster, Receiver, TestDb};
 
@@ -317,7 +315,7 @@ impl Lane {
             Kill::Other => self.worker.kill9(),
             Kill::Postgres => self.cluster.kill().await,
         }
-        let _ = at.go_on.send(());
+        at.release();
         if point.kill == Kill::Postgres {
             self.cluster.restart().await;
         }
@@ -339,8 +337,8 @@ impl Lane {
             Role::Worker => self.worker.kill9(),
             _ => {
                 let pid = *outside.command_pid.lock().unwrap();
-                if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
-                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                if let Some(pid) = pid {
+                    kill9(pid);
                 }
             }
         }

@@ -48,7 +48,7 @@ use scenario::Scenario;
 #[ignore = "long: just sweep"]
 fn full() {
     let minutes: Option<u64> = option("MINUTES");
-    run::sweep(Options {
+    run::sweep(&Options {
         lanes: option("LANES").unwrap_or(8),
         scenarios: run::scenarios(),
         goldens: 3,
@@ -71,7 +71,7 @@ fn one() {
 /// What fits into some seconds, elsewhere each time.
 #[test]
 fn a_seeded_sample_of_crash_points_holds() {
-    run::sweep(Options {
+    run::sweep(&Options {
         lanes: 3,
         scenarios: Scenario::ALL.to_vec(),
         goldens: 1,

@@ -109,6 +109,7 @@ impl Spot {
             "close",
             "listen",
             "select current_setting",
+            "set after connect",
         ]
         .iter()
         .any(|first| statement.starts_with(first))

@@ -39,7 +39,15 @@ const DUE: &str = "SELECT EXISTS (SELECT FROM oncehook.delivery WHERE state = 'r
 #[derive(Debug)]
 pub(super) struct Hit {
     pub(super) role: Role,
-    pub(super) go_on: oneshot::Sender<()>,
+    go_on: oneshot::Sender<()>,
+}
+
+impl Hit {
+    /// The kill has taken place: the cut may.
+    pub(super) fn release(self) {
+        // The connection may have gone by itself.
+        drop(self.go_on.send(()).ok());
+    }
 }
 
 #[derive(Debug, Default)]

@@ -40,10 +40,12 @@ pub(super) struct Options {
 /// `ONCEHOOK_SWEEP_<NAME>`.
 pub(super) fn option<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(format!("ONCEHOOK_SWEEP_{name}")).ok()?;
-    match text.parse() {
-        Ok(value) => Some(value),
-        Err(_) => panic!("ONCEHOOK_SWEEP_{name}: {text:?} cannot be read"),
-    }
+    let value = text.parse().ok();
+    assert!(
+        value.is_some(),
+        "ONCEHOOK_SWEEP_{name}: {text:?} cannot be read"
+    );
+    value
 }
 
 /// `ONCEHOOK_SWEEP_SCENARIOS`, or all.
@@ -61,9 +63,9 @@ pub(super) fn seed_of_now() -> u64 {
 }
 
 /// Finds the points, runs them, fails if one does.
-pub(super) fn sweep(options: Options) {
+pub(super) fn sweep(options: &Options) {
     let began = Instant::now();
-    let all = all_points(&options);
+    let all = all_points(options);
     let report = options
         .report
         .as_deref()

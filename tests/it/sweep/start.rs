@@ -7,15 +7,13 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::support::database::TestDb;
-use crate::support::node::client;
+use crate::support::node::{client, kill9};
 use crate::support::signer::{self, STRIPE_SECRET};
 use crate::support::{OwnCluster, until};
 
@@ -181,7 +179,7 @@ async fn strike(
         Kill::Postgres => cluster.kill().await,
         Kill::Nothing | Kill::Other => {}
     }
-    let _ = at.go_on.send(());
+    at.release();
     if point.kill == Kill::Postgres {
         cluster.restart().await;
     }
@@ -253,13 +251,9 @@ impl Starter {
     }
 
     fn kill(&self) {
-        let pid = self
-            .pid
-            .lock()
-            .unwrap()
-            .and_then(|pid| i32::try_from(pid).ok());
+        let pid = *self.pid.lock().unwrap();
         if let Some(pid) = pid {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            kill9(pid);
         }
     }
 }
