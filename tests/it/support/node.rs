@@ -391,7 +391,8 @@ pub(crate) fn free_address() -> SocketAddr {
 
 /// SIGKILL to a process; it may be gone already.
 pub(crate) fn kill9(pid: u32) {
-    drop(kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).ok());
+    let gone = kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL);
+    gone.ok();
 }
 
 /// A client that follows no redirects and waits a minute.

@@ -46,7 +46,7 @@ impl Hit {
     /// The kill has taken place: the cut may.
     pub(super) fn release(self) {
         // The connection may have gone by itself.
-        drop(self.go_on.send(()).ok());
+        self.go_on.send(()).ok();
     }
 }
 
