@@ -2,6 +2,7 @@
 //! against the tables, and a ledger of plain inserts against both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::support::Received;
 
@@ -204,18 +205,29 @@ fn called(pair: &str, key: &str, calls: &[Received]) -> Option<String> {
         .then(|| format!("{pair}: called under the effect keys {keys:?}, expected one"))
 }
 
-/// What keeps a run from its end.
+/// What keeps a run from its end: events that were acknowledged and are not there, deliveries,
+/// sessions at work.
 pub(super) async fn left(outside: &Outside) -> String {
     let sql = "SELECT row_to_json(d)::text FROM oncehook.delivery d WHERE $1 <> ''
       UNION ALL SELECT row_to_json(x)::text FROM (SELECT application_name, state, wait_event, now() - xact_start AS since, left(query, 80) AS query
-        FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle') x";
-    let deadline = std::time::Duration::from_secs(5);
-    tokio::time::timeout(deadline, texts(&outside.look, sql, "left"))
+        FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()) x";
+    let look = async {
+        let stored = "SELECT key FROM oncehook.event_key WHERE key LIKE $1";
+        let stored = texts(&outside.look, stored, &format!("{}\\_%", outside.tag)).await;
+        let mut left = texts(&outside.look, sql, "all").await;
+        let log = outside.log.lock().unwrap();
+        let lost = log
+            .acknowledged
+            .iter()
+            .filter(|(_, key)| !stored.contains(key));
+        left.extend(
+            lost.map(|(source, key)| format!("acknowledged and not stored: {source} {key}")),
+        );
+        left.join("\n")
+    };
+    tokio::time::timeout(Duration::from_secs(5), look)
         .await
-        .map_or_else(
-            |_| "the database does not answer".to_owned(),
-            |rows| rows.join("\n"),
-        )
+        .unwrap_or_else(|_| "the database does not answer".to_owned())
 }
 
 async fn texts(look: &Look, sql: &str, keys: &str) -> Vec<String> {

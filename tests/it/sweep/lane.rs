@@ -373,7 +373,7 @@ impl Lane {
 
     async fn stuck(&self, outside: &Outside, what: &str) -> String {
         let left = check::left(outside).await;
-        format!("{what} within {RUN_MAX:?}: {left}\n{}", self.said())
+        format!("{what} within {RUN_MAX:?}:\n{left}\n{}", self.said())
     }
 
     /// What the nodes said in this run.

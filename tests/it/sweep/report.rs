@@ -33,10 +33,6 @@ impl Report {
         }
     }
 
-    pub(super) fn build(&self) -> &str {
-        &self.build
-    }
-
     /// Records how a point ended.
     pub(super) fn add(&self, point: &Point, ended: &Result<Ended, String>, tries: u32, ms: u128) {
         let (result, why) = match ended {
@@ -49,14 +45,26 @@ impl Report {
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
+    /// How many points met their message at a later try only.
+    pub(super) fn retried(&self) -> usize {
+        let lines = self.lines().into_iter();
+        lines
+            .filter(|line| line["result"] == "passed" && line["tries"].as_u64() > Some(1))
+            .count()
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.path).unwrap();
+        text.lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|line| line["build"] == self.build.as_str())
+            .collect()
+    }
+
     /// The last result of every point under this build.
     pub(super) fn results(&self) -> BTreeMap<String, String> {
-        let text = fs::read_to_string(&self.path).unwrap();
-        let lines = text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines
-            .filter(|line| line["build"] == self.build.as_str())
+        self.lines()
+            .iter()
             .filter_map(|line| {
                 let text = |name: &str| Some(line[name].as_str()?.to_owned());
                 Some((text("point")?, text("result")?))

@@ -87,19 +87,25 @@ pub(super) fn sweep(options: &Options) {
     let work = Work::new(waiting, options.time, report);
     in_lanes(options.lanes, || block_on(lane(&work)));
     work.print();
-    let results = match &work.report {
-        Some(report) => report.results(),
-        None => work.results.lock().unwrap().clone(),
-    };
-    if let Some(path) = &options.table {
-        let build = work.report.as_ref().map_or("", Report::build);
-        let table = table(&all, &results);
-        std::fs::write(
-            path,
-            format!("Build {build}, seed {}.\n\n{table}", options.seed),
-        )
-        .unwrap();
-        eprintln!("{table}");
+    if let (Some(path), Some(report)) = (&options.table, &work.report) {
+        let results = report.results();
+        let count = |what: &str| {
+            let these = all
+                .iter()
+                .filter_map(|point| results.get(&point.to_string()));
+            these.filter(|result| *result == what).count()
+        };
+        let text = format!(
+            "{} points; {} passed, of these {} whose message did not come at the first try; {} not reached, {} failed.\n\n{}",
+            all.len(),
+            count("passed"),
+            report.retried(),
+            count("not reached"),
+            count("failed"),
+            table(&all, &results)
+        );
+        std::fs::write(path, &text).unwrap();
+        eprintln!("{text}");
     }
     work.fail_if_any(&format!("ONCEHOOK_SWEEP_SEED={}", options.seed));
 }
