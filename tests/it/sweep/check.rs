@@ -66,6 +66,15 @@ const NEVER: &[(&str, &str)] = &[
             WHERE e.key = l.key AND h.name = l.handler AND o.run = l.run AND o.result = 'succeeded')",
     ),
     (
+        // A stale worker that settled after all would bring its old count.
+        "an outcome that counts other tries than its history",
+        "SELECT e.key || ' at ' || h.name || ': ' || o.attempts FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
+           JOIN oncehook.handler h ON h.id = o.handler_id
+          WHERE e.key LIKE $1 AND o.decided_by = 'handler' AND h.name <> 'poison'
+            AND o.attempts <> (o.result = 'succeeded')::int + (SELECT count(*) FROM oncehook.attempt a
+              WHERE a.event_id = o.event_id AND a.handler_id = o.handler_id AND a.run = o.run AND a.verdict <> 'evidence')",
+    ),
+    (
         "a lease token that was lost twice",
         "SELECT a.lease_token::text FROM oncehook.attempt a JOIN oncehook.event e ON e.id = a.event_id
           WHERE e.key LIKE $1 AND a.verdict <> 'evidence' GROUP BY a.lease_token HAVING count(*) > 1",
