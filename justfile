@@ -23,6 +23,10 @@ fmt:
 dev *flags:
     cargo run -- dev {{ flags }}
 
+# Every protocol message as a crash point, about an hour; goes on where it stopped (target/sweep.jsonl).
+sweep:
+    cargo test --test it -- --ignored --nocapture --exact sweep::full
+
 # Ingest and end-to-end handling against plain inserts, in one run.
 bench:
     cargo bench

@@ -25,5 +25,6 @@ mod readme;
 mod rename;
 mod schema;
 mod support;
+mod sweep;
 mod tidy;
 mod tls;
