@@ -19,6 +19,7 @@ mod handlers;
 mod harness;
 mod health;
 mod http;
+mod judge;
 mod names;
 mod postgres;
 mod readme;

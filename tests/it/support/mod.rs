@@ -7,6 +7,7 @@
 //! - [`PgProxy`]: between node and database, to cut, freeze and delay at a chosen statement.
 //! - [`Receiver`]: the service behind an `http` handler.
 //! - [`RawHttp`]: requests that no proper client would send.
+//! - [`judge`]: compares what was seen outside with what is stored and booked.
 //! - [`until`]: waits for evidence, with a deadline.
 #![allow(
     dead_code,
@@ -18,6 +19,7 @@ pub(crate) mod app;
 pub(crate) mod cli;
 pub(crate) mod database;
 pub(crate) mod inbox;
+pub(crate) mod judge;
 pub(crate) mod node;
 pub(crate) mod own;
 pub(crate) mod proxy;
