@@ -21,8 +21,8 @@ const MANNERS: [&[Behaviour]; 9] = [
     &[Behaviour::ErrorBefore],
     &[Behaviour::ErrorBefore, Behaviour::Cut, Behaviour::Cut],
     &[Behaviour::ErrorAfter, Behaviour::ErrorAfter],
-    &[SLOW, Behaviour::ErrorBefore, Behaviour::ErrorAfter],
-    &[Behaviour::Cut, SLOW],
+    &[SLOW, Behaviour::ErrorBefore],
+    &[Behaviour::ErrorBefore, SLOW, Behaviour::ErrorBefore],
 ];
 
 fn manner(key: &str, calls_before: usize) -> Behaviour {

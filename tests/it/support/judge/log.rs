@@ -140,7 +140,7 @@ fn write(file: File, queue: &Receiver<Line>, pace: Duration) {
         file.get_ref().sync_data().unwrap();
         for synced in waiting {
             // Who does not wait any more does not want to know.
-            drop(synced.send(()));
+            synced.send(()).ok();
         }
     }
 }

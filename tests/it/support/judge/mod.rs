@@ -98,11 +98,11 @@ struct Sent {
     forged_acknowledged: bool,
 }
 
-/// One effect: where, how often, under which keys, with which amounts.
+/// One effect: how often, under which effect keys, with which amounts.
 #[derive(Debug, Default)]
 struct Effect {
     times: u32,
-    effect_keys: BTreeSet<String>,
+    keys: BTreeSet<String>,
     amounts: BTreeSet<i64>,
 }
 
@@ -344,7 +344,7 @@ fn handled(
                 times,
             });
         }
-        if effect.effect_keys.len() > 1 {
+        if effect.keys.len() > 1 {
             findings.insert(Finding::EffectKeyChanged {
                 key: key.clone(),
                 handler: handler.clone(),
@@ -380,7 +380,7 @@ fn read_applied(path: &std::path::Path) -> ByKey {
 impl Effect {
     fn add(&mut self, effect_key: String, amount: i64) {
         self.times += 1;
-        self.effect_keys.insert(effect_key);
+        self.keys.insert(effect_key);
         self.amounts.insert(amount);
     }
 }

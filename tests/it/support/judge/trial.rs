@@ -35,7 +35,8 @@ pub(crate) struct Trial {
     pub(crate) service: Service,
     pub(crate) judge: Judge,
     logs: [Log; 2],
-    _dir: Option<TempDir>,
+    /// Removed with the trial.
+    folder: Option<TempDir>,
 }
 
 impl Trial {
@@ -47,7 +48,7 @@ impl Trial {
         let dir = tempfile::tempdir().unwrap();
         let quick = Duration::from_millis(1);
         let mut trial = Self::in_folder(dir.path().to_owned(), quick, honours_key, plan).await;
-        trial._dir = Some(dir);
+        trial.folder = Some(dir);
         trial
     }
 
@@ -85,7 +86,7 @@ impl Trial {
             service: Service::start(applied.clone(), honours_key, plan).await,
             judge,
             logs: [sent, applied],
-            _dir: None,
+            folder: None,
         }
     }
 
