@@ -23,7 +23,7 @@ async fn direct_node(app: &mut TestApp, proxied_url: &str) -> Node {
 
 /// Waits until some reaper has taken a lease made up for the purpose, which proves that it has
 /// looked at every other lease that was over before.
-pub(super) async fn until_reaped(db: &TestDb) {
+async fn until_reaped(db: &TestDb) {
     let id: uuid::Uuid = db
         .one(
             "INSERT INTO oncehook.delivery (event_id, handler_id, state, lease_token, leased_at, lease_until)
