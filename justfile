@@ -27,6 +27,10 @@ dev *flags:
 bench:
     cargo bench
 
+# Half of the capacity for so long, with faults meanwhile: docs/proof/soak.md.
+soak time="30m":
+    SOAK_FOR={{ time }} cargo test --release --test it -- --ignored --exact soak::the_soak --nocapture
+
 # Licences, forbidden crates, sources of crates.
 deny:
     cargo deny check bans licenses sources

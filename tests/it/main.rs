@@ -25,6 +25,7 @@ mod postgres;
 mod readme;
 mod rename;
 mod schema;
+mod soak;
 mod support;
 mod tidy;
 mod tls;
