@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::domain::{EffectKey, Verdict};
 use crate::store::delivery::{Lease, LeasedEvent};
@@ -123,14 +123,21 @@ fn of_error(error: &reqwest::Error, timeout: Duration) -> Verdict {
     Verdict::Retry { after: None, error }
 }
 
-/// `Retry-After` as seconds or as a date.
+/// `Retry-After` as seconds or as a date. The date is the receiver's, so it is measured from the
+/// `Date` of the same answer: by a clock of ours that is wrong, the call would come early or late.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse::<u32>() {
         return Some(Duration::from_secs(u64::from(seconds)));
     }
-    let at = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
-    Duration::try_from(at.duration_since(now)).ok()
+    let from = headers.get(DATE).and_then(|date| date.to_str().ok());
+    let from = from.and_then(moment).unwrap_or(now);
+    Duration::try_from(moment(value)?.duration_since(from)).ok()
+}
+
+fn moment(date: &str) -> Option<Timestamp> {
+    let date = jiff::fmt::rfc2822::parse(date.trim()).ok()?;
+    Some(date.timestamp())
 }
 
 fn headers(
@@ -256,5 +263,18 @@ mod tests {
         );
         assert_eq!(read("Wed, 02 Dec 2026 05:00:00 GMT"), None);
         assert_eq!(read("soon"), None);
+    }
+
+    #[test]
+    fn a_date_to_retry_after_is_measured_by_the_receivers_clock() {
+        let now: Timestamp = "2026-12-02T06:00:00Z".parse().unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(DATE, "Wed, 02 Dec 2026 04:59:30 GMT".parse().unwrap());
+        let until = "Wed, 02 Dec 2026 05:00:00 GMT".parse().unwrap();
+        headers.insert(RETRY_AFTER, until);
+        let half_a_minute = Some(Duration::from_secs(30));
+        assert_eq!(retry_after(&headers, now), half_a_minute);
+        headers.insert(DATE, "yesterday".parse().unwrap());
+        assert_eq!(retry_after(&headers, now), None);
     }
 }
