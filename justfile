@@ -34,6 +34,7 @@ bench:
 # The model of the core with larger bounds; prints the tables of docs/proof/model.md. `just model 2` allows more faults.
 model more="1":
     MODEL_MORE={{ more }} cargo test --release --test model -- --ignored --nocapture
+
 # Half of the capacity for so long, with faults meanwhile: docs/proof/soak.md.
 soak time="30m":
     SOAK_FOR={{ time }} cargo test --release --test it -- --ignored --exact soak::the_soak --nocapture
