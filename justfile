@@ -46,3 +46,7 @@ deny:
 # What CI runs.
 ci:
     .ci/run
+
+# Takes each guard out of a copy and sees its test fail; `ONCEHOOK_GUARDS=all just guards` for all.
+guards:
+    cargo test --test it -- --ignored --nocapture guards::run

@@ -15,6 +15,7 @@ mod dispatch;
 mod embed;
 mod embedded;
 mod faults;
+mod guards;
 mod handlers;
 mod harness;
 mod health;
