@@ -119,8 +119,8 @@ mod tests {
                     Some("retry") => {
                         let seconds = answer.get("after_s").and_then(Value::as_f64);
                         let Verdict::Retry { after, .. } = given else { panic!("{given:?}") };
-                        // A wish that is no length of time is no wish.
-                        let wished = seconds.filter(|s| (0.0..1e18).contains(s));
+                        // A wish that is no length of time is no wish; 2^64 s fit no `Duration`.
+                        let wished = seconds.filter(|s| (0.0..18_446_744_073_709_551_616.0).contains(s));
                         prop_assert_eq!(after.is_some(), wished.is_some());
                         if let (Some(after), Some(wished)) = (after, wished) {
                             prop_assert!((after.as_secs_f64() - wished).abs() <= wished * 1e-9 + 1e-9);
