@@ -104,6 +104,15 @@ impl<'c> Transaction<'c> {
         Ok(self.connection.client().batch_execute(BY_INDEX).await?)
     }
 
+    /// Plans for statements that read whole days, on one processor: the operator's settings, but
+    /// neither compiled (with many partitions that takes longer than it saves) nor in parallel.
+    pub(super) async fn plan_for_many_rows(&self) -> Result<(), StoreError> {
+        let text = format!(
+            "{AS_CONFIGURED}; SET LOCAL jit = off; SET LOCAL max_parallel_workers_per_gather = 0"
+        );
+        Ok(self.connection.client().batch_execute(&text).await?)
+    }
+
     /// Runs a prepared statement that returns rows.
     pub(super) async fn query(
         &self,

@@ -27,3 +27,4 @@ mod schema;
 mod support;
 mod tidy;
 mod tls;
+mod verify;

@@ -50,6 +50,7 @@ async fn two_nodes_under_sigkill_and_restarts_book_each_event_once() {
     })
     .await;
     check(&app.db, &acknowledged).await;
+    app.db.verify().await;
 }
 
 /// Each client sends its own share of events and of copies and comes again until it is told 200;

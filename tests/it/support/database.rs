@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use oncehook::store::{Settings, migrate};
+use oncehook::store::verify::{Verification, VerifyOptions};
+use oncehook::store::{Settings, Store, migrate};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
@@ -82,6 +83,20 @@ impl TestDb {
         let settings = Settings::parse(&db.url).unwrap();
         migrate::run(&settings).await.unwrap();
         db
+    }
+
+    /// A copy of this database as it is, from which everybody is disconnected.
+    pub(crate) async fn copy(&self) -> Self {
+        drop(self.client.lock().await.take());
+        self.disconnect_all().await;
+        let admin = connect(&self.maintenance).await.unwrap();
+        let left = "SELECT pid FROM pg_stat_activity WHERE datname = $1";
+        until_some("the database is left alone", async || {
+            let left = admin.query(left, &[&self.name]).await.unwrap();
+            left.is_empty().then_some(())
+        })
+        .await;
+        Self::create(&self.maintenance, Some(&self.name)).await
     }
 
     async fn create(maintenance: &str, template: Option<&str>) -> Self {
@@ -168,6 +183,24 @@ impl TestDb {
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
         ))
         .await;
+    }
+
+    /// Checks every invariant over all that is stored, bytes included, as `oncehook verify` does;
+    /// fails with what is broken. Nodes may be at work. Returns the warnings too.
+    pub(crate) async fn verify(&self) -> Verification {
+        let verification = self.verify_with(&VerifyOptions::everything()).await;
+        assert!(
+            verification.holds(),
+            "invariants are broken in {}:\n{verification}",
+            self.name
+        );
+        verification
+    }
+
+    /// What a verification with these options finds.
+    pub(crate) async fn verify_with(&self, options: &VerifyOptions) -> Verification {
+        let store = Store::new(Settings::parse(&self.url).unwrap(), 1).unwrap();
+        store.verify(options).await.unwrap()
     }
 
     /// Waits until somebody waits for a lock that this backend holds; returns who.
