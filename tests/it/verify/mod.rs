@@ -1,13 +1,18 @@
-//! `Store::verify`: a system at work shows nothing.
+//! `oncehook verify`: a system at work shows nothing, every kind of damage is found.
 
+mod cases;
+mod command;
+mod damage;
 mod load;
+mod story;
 
 use oncehook::dispatch::{HandlerKind, HandlerSpec};
 use oncehook::domain::Pattern;
 use oncehook::store::ReplayRequest;
 use oncehook::store::verify::{CheckState, Verification};
+use serde_json::{Value, json};
 
-use crate::support::inbox::quick;
+use crate::support::inbox::{event, quick};
 
 /// Books, then answers as the event's type says.
 const JUDGE: &str = "
@@ -36,6 +41,15 @@ fn ledger() -> HandlerSpec {
 
 fn mail() -> HandlerSpec {
     judge("mail", &["*:charge.*"])
+}
+
+/// Takes what nobody took when it came.
+fn late() -> HandlerSpec {
+    judge("late", &["*:z.*"])
+}
+
+fn paid(id: &str) -> Value {
+    event(id, "charge.succeeded", json!({"id": "ch_1", "amount": 5}))
 }
 
 fn replay_of(key: &str, handler: &str, force: bool) -> ReplayRequest {
