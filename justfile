@@ -23,9 +23,21 @@ fmt:
 dev *flags:
     cargo run -- dev {{ flags }}
 
+# Every protocol message as a crash point, about an hour; goes on where it stopped (target/sweep.jsonl).
+sweep:
+    cargo test --test it -- --ignored --nocapture --exact sweep::full
+
 # Ingest and end-to-end handling against plain inserts, in one run.
 bench:
     cargo bench
+
+# The model of the core with larger bounds; prints the tables of docs/proof/model.md. `just model 2` allows more faults.
+model more="1":
+    MODEL_MORE={{ more }} cargo test --release --test model -- --ignored --nocapture
+
+# Half of the capacity for so long, with faults meanwhile: docs/proof/soak.md.
+soak time="30m":
+    SOAK_FOR={{ time }} cargo test --release --test it -- --ignored --exact soak::the_soak --nocapture
 
 # Licences, forbidden crates, sources of crates.
 deny:
@@ -34,3 +46,7 @@ deny:
 # What CI runs.
 ci:
     .ci/run
+
+# Takes each guard out of a copy and sees its test fail; `ONCEHOOK_GUARDS=all just guards` for all.
+guards:
+    cargo test --test it -- --ignored --nocapture guards::run

@@ -245,5 +245,78 @@ mod tests {
             );
             prop_assert_eq!(dead, hours >= 72 && failures + 1 >= 12);
         }
+
+        // Any life of a delivery, written into the row as `store::delivery` does, ends as the
+        // reference says and not before.
+        #[test]
+        fn a_life_of_tries_ends_as_the_reference_says(
+            tries in prop::collection::vec((any_verdict(), 0_u64..20), 1..60),
+            hours in 0_u64..100, crashes in 1_i16..6, jitter in 0.0_f64..1.0,
+        ) {
+            let policy = Policy {
+                retry: RetryPolicy { span: Duration::from_hours(hours), ..RetryPolicy::default() },
+                crashes,
+            };
+            let mut row = fresh();
+            let mut ended = None;
+            for (n, (verdict, took)) in tries.iter().enumerate() {
+                row.since_first += Duration::from_hours(*took);
+                match next(row, verdict, &policy, jitter) {
+                    Transition::Finish { ending, .. } => {
+                        ended = Some((n, ending));
+                        break;
+                    }
+                    Transition::RetryLater { .. } => {
+                        prop_assert!(matches!(verdict, Verdict::Retry { .. }), "{:?}", verdict);
+                        row.failures += 1;
+                        row.suspect = false;
+                    }
+                    Transition::Suspect { losses_alone } => {
+                        prop_assert!(matches!(verdict, Verdict::Lost { .. }), "{:?}", verdict);
+                        row.suspect = true;
+                        row.losses_alone = losses_alone;
+                    }
+                }
+            }
+            prop_assert_eq!(ended, reference_end(&tries, hours, crashes));
+        }
+    }
+
+    fn any_verdict() -> impl Strategy<Value = Verdict> {
+        let text = || "[a-z]{0,4}".prop_map(String::from);
+        prop_oneof![
+            1 => Just(Verdict::Done { resource: None }),
+            1 => text().prop_map(|reason| Verdict::Failed { reason }),
+            1 => text().prop_map(|reason| Verdict::Skip { reason }),
+            1 => text().prop_map(|error| Verdict::Permanent { error }),
+            40 => (prop::option::of(0_u64..9_999), text()).prop_map(|(after, error)| Verdict::Retry {
+                after: after.map(Duration::from_secs), error
+            }),
+            6 => any::<bool>().prop_map(|alone| Verdict::Lost { alone }),
+        ]
+    }
+
+    /// Which try ends the delivery, and how: counts over the tries so far, no state.
+    fn reference_end(tries: &[(Verdict, u64)], span: u64, crashes: i16) -> Option<(usize, Ending)> {
+        (0..tries.len()).find_map(|n| {
+            let so_far = &tries[..=n];
+            let count = |what: fn(&Verdict) -> bool| so_far.iter().filter(|(v, _)| what(v)).count();
+            let hours: u64 = so_far.iter().map(|(_, took)| took).sum();
+            let ending = match &tries[n].0 {
+                Verdict::Done { .. } => Some(Ending::Succeeded),
+                Verdict::Failed { .. } => Some(Ending::Failed),
+                Verdict::Skip { .. } => Some(Ending::Skipped),
+                Verdict::Permanent { .. } => Some(Ending::Dead),
+                Verdict::Retry { .. } => {
+                    let failed = count(|v| matches!(v, Verdict::Retry { .. }));
+                    (hours >= span && failed >= 12).then_some(Ending::Dead)
+                }
+                Verdict::Lost { .. } => {
+                    let alone = count(|v| matches!(v, Verdict::Lost { alone: true }));
+                    (alone >= usize::try_from(crashes).unwrap()).then_some(Ending::Dead)
+                }
+            };
+            ending.map(|ending| (n, ending))
+        })
     }
 }

@@ -247,6 +247,7 @@ pub struct Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn f20_different_lists_of_parts_never_give_the_same_key() {
@@ -275,5 +276,37 @@ mod tests {
         assert_eq!(EventKey::of(&":".repeat(1_024)), Err(KeyError::TooLong));
         assert_eq!(EventKey::of(""), Err(KeyError::Missing));
         assert_eq!(EventKey::of("a\0b"), Err(KeyError::Nul));
+    }
+
+    /// Reads the parts back out of a key.
+    fn parts_of(key: &str) -> Vec<String> {
+        key.split(':')
+            .map(|part| part.replace("%3A", ":").replace("%25", "%"))
+            .collect()
+    }
+
+    fn any_part() -> impl Strategy<Value = String> {
+        prop_oneof!["[:%23A5a]{0,6}", "[^\0]{0,6}"]
+    }
+
+    proptest! {
+        #[test]
+        fn f20_the_parts_can_be_read_back_out_of_any_key(
+            first in any_part(), more in prop::collection::vec(any_part(), 0..4)
+        ) {
+            let parts: Vec<&str> = std::iter::once(&first).chain(&more).map(String::as_str).collect();
+            match EventKey::of_parts(parts.iter().copied()) {
+                Ok(key) => {
+                    prop_assert_eq!(parts_of(key.as_str()), parts);
+                    let reserved = EventKey::RESERVED.iter().any(|prefix| key.as_str().starts_with(prefix));
+                    prop_assert!(!reserved || !more.is_empty());
+                    let account = key.clone().with("account", &first).unwrap();
+                    let tail = account.as_str().strip_prefix(key.as_str()).unwrap();
+                    let value = tail.strip_prefix(":account=").unwrap();
+                    prop_assert_eq!(parts_of(value), vec![first.clone()]);
+                }
+                Err(error) => prop_assert!(first.is_empty() && error == KeyError::Missing),
+            }
+        }
     }
 }

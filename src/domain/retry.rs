@@ -36,12 +36,11 @@ impl RetryPolicy {
         if since_first >= self.span && failures >= Self::TRIES_MIN {
             return None;
         }
-        let doublings = u32::try_from(failures.max(1) - 1).unwrap_or(0).min(40);
-        let bound = self
-            .first
-            .saturating_mul(1_u32.checked_shl(doublings.min(31)).unwrap_or(u32::MAX))
-            .min(self.max);
-        let own = bound.mul_f64(jitter.clamp(0.0, 1.0));
+        let doublings = u32::try_from(failures.max(1) - 1).unwrap_or(0).min(31);
+        let bound = self.first.saturating_mul(1 << doublings).min(self.max);
+        // `mul_f64` would panic where rounding leads beyond the longest duration.
+        let own = Duration::try_from_secs_f64(bound.as_secs_f64() * jitter.clamp(0.0, 1.0))
+            .map_or(bound, |own| own.min(bound));
         Some(own.max(asked.unwrap_or_default().min(Self::RETRY_AFTER_MAX)))
     }
 }
@@ -92,6 +91,15 @@ mod tests {
         );
     }
 
+    fn any_duration() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            (0_u64..1_000_000_000_000).prop_map(Duration::from_nanos),
+            (0_u64..1_000_000).prop_map(Duration::from_secs),
+            any::<u64>().prop_map(Duration::from_secs),
+            Just(Duration::MAX),
+        ]
+    }
+
     proptest! {
         #[test]
         fn delays_never_pass_the_cap(failures in 1_i16..i16::MAX, jitter in 0.0_f64..1.0, asked in 0_u64..100_000) {
@@ -100,6 +108,38 @@ mod tests {
             let delay = policy.delay(failures, Duration::ZERO, Some(asked), jitter).unwrap();
             prop_assert!(delay <= policy.max.max(RetryPolicy::RETRY_AFTER_MAX));
             prop_assert!(delay >= asked.min(RetryPolicy::RETRY_AFTER_MAX));
+        }
+
+        // Any policy, also one that no configuration allows: counted in nanoseconds, step by step.
+        #[test]
+        fn any_policy_keeps_the_schedule_of_the_reference(
+            span in any_duration(), first in any_duration(), max in any_duration(),
+            failures in i16::MIN..i16::MAX, since in any_duration(),
+            asked in prop::option::of(any_duration()), jitter in -0.5_f64..1.5,
+        ) {
+            let policy = RetryPolicy { span, first, max };
+            let given = policy.delay(failures, since, asked, jitter);
+            prop_assert_eq!(given.is_none(), since >= span && failures >= 12);
+            if let Some(delay) = given {
+                let mut bound = first.as_nanos();
+                for _ in 1..failures.clamp(1, 32) {
+                    bound *= 2;
+                }
+                bound = bound.min(max.as_nanos());
+                let asked = asked.unwrap_or_default().min(Duration::from_hours(1)).as_nanos();
+                prop_assert!(delay.as_nanos() >= asked);
+                prop_assert!(delay.as_nanos() <= bound.max(asked));
+                // Full jitter: from nothing to the whole bound, and never less for more of it.
+                let at = |jitter| policy.delay(failures, since, None, jitter).unwrap();
+                prop_assert_eq!(at(0.0), Duration::ZERO);
+                prop_assert!(at(jitter) <= at(jitter + 0.1));
+                prop_assert!(bound - at(1.0).as_nanos() <= bound / 1_000_000);
+                // The bound never falls from one failure to the next, and ends at the cap.
+                if failures < i16::MAX {
+                    let later = policy.delay(failures + 1, Duration::ZERO, None, 1.0);
+                    prop_assert!(later.is_none_or(|later| later >= at(1.0)));
+                }
+            }
         }
     }
 }

@@ -111,6 +111,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn patterns_take_what_they_say() {
@@ -154,6 +155,39 @@ mod tests {
                 "{pattern} {source} {event_type:?}"
             );
         }
+    }
+
+    /// `*` by trying every split.
+    fn naive(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern.split_first(), text.split_first()) {
+            (None, _) => text.is_empty(),
+            (Some((b'*', rest)), _) => (0..=text.len()).any(|n| naive(rest, &text[n..])),
+            (Some((byte, rest)), Some((first, tail))) => byte == first && naive(rest, tail),
+            (Some(_), None) => false,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn patterns_match_as_the_naive_reference_does(
+            source in "[ab*]{1,5}", kind in "[ab.:*]{1,6}", from in "[ab*]{0,6}", of in prop::option::of("[ab.:]{0,8}")
+        ) {
+            let pattern = Pattern::parse(&format!("{source}:{kind}")).unwrap();
+            let expected = naive(source.as_bytes(), from.as_bytes())
+                && naive(kind.as_bytes(), of.as_deref().unwrap_or("").as_bytes());
+            prop_assert_eq!(pattern.takes(&from, of.as_deref()), expected);
+            let routes = Routes::new([(2, vec![pattern.clone()]), (1, vec![pattern])]);
+            prop_assert_eq!(routes.of(&from, of.as_deref()), if expected { vec![1, 2] } else { vec![] });
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_costs_no_more_than_its_length_times_the_texts() {
+        // By trying every split this would not end in a lifetime.
+        let pattern = Pattern::parse(&format!("*:{}b", "a*".repeat(40))).unwrap();
+        assert!(!pattern.takes("shop", Some(&"a".repeat(4_000))));
     }
 
     #[test]

@@ -24,6 +24,12 @@ const CONNECTION_WAIT: Duration = Duration::from_secs(1);
 /// for it, see `ingest::IngestConfig::wait`.
 const CONNECTION_MADE: Duration = Duration::from_secs(10);
 
+/// The server looks after a silent client within half a minute. Its time-outs do not run between
+/// the messages of one statement, or in a session that holds a lock outside of a transaction: a
+/// node whose host vanished there would keep its locks for the operating system's two hours.
+pub(super) const KEEPALIVES: &str =
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
+
 /// One connection to PostgreSQL.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -172,12 +178,17 @@ pub(super) async fn connect(
             notify.notify_one();
         }
     });
-    let row = client
-        .query_one(
+    // Sent back to back: one round trip.
+    let (kept, row) = tokio::join!(
+        biased;
+        client.batch_execute(KEEPALIVES),
+        client.query_one(
             "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()",
             &[],
-        )
-        .await?;
+        ),
+    );
+    kept?;
+    let row = row?;
     backend.store(row.get(2), Ordering::Release);
     let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
     Ok(Connection {

@@ -1,5 +1,6 @@
 //! Forward-only migrations under a lock, with a history of their own in schema `oncehook`.
 
+use super::connection::KEEPALIVES;
 use super::{Settings, StoreError, tls};
 
 mod embedded {
@@ -103,5 +104,7 @@ async fn client(
         .connect(tls::connector(settings)?)
         .await
         .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
-    Ok((client, tokio::spawn(async move { drop(connection.await) })))
+    let task = tokio::spawn(async move { drop(connection.await) });
+    client.batch_execute(KEEPALIVES).await?;
+    Ok((client, task))
 }

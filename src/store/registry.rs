@@ -47,7 +47,13 @@ impl Store {
         handlers: &[Name<'_>],
     ) -> Result<(Vec<Registered>, Vec<Registered>), StoreError> {
         let connection = self.admin().await?;
-        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        // Nodes that start at once wait for one another.
+        let limits = Limits {
+            statement: std::time::Duration::from_secs(30),
+            lock: std::time::Duration::from_secs(10),
+            ..Limits::SHORT
+        };
+        let transaction = Transaction::begin(&connection, limits).await?;
         let done = async {
             // Two nodes that start at once must not rename against each other.
             transaction

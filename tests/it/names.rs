@@ -1,5 +1,7 @@
 //! Configured names over a database: renames by `was`, retired handlers, names used twice.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use oncehook::dispatch::HandlerSpec;
@@ -8,8 +10,8 @@ use oncehook::provider::Source;
 use oncehook::store::{Settings, Store, StoreError};
 
 use crate::dispatch::LEDGER;
-use crate::support::TestDb;
 use crate::support::inbox::{Inbox, dispatch, event, sql, stripe_source};
+use crate::support::{TestDb, until};
 
 async fn engine(
     db: &TestDb,
@@ -195,4 +197,33 @@ async fn two_searches_for_missing_runs_at_once_make_each_run_once() {
         200
     );
     assert_eq!(idle.db.count("delivery").await, 0);
+}
+
+/// Found by the crash sweep: several nodes started at once on a busy machine, and those that waited
+/// longer than half a second ended with 55P03.
+#[tokio::test]
+async fn a_node_that_starts_waits_for_others_that_register() {
+    let db = Arc::new(TestDb::new().await);
+    let other = db.client().await;
+    other
+        .batch_execute("SELECT pg_advisory_lock(hashtext('oncehook.registry'))")
+        .await
+        .unwrap();
+    let own = Arc::clone(&db);
+    let starting = tokio::spawn(async move { engine(&own, vec![stripe_source()], vec![]).await });
+    until(
+        "it has waited for longer than a statement may",
+        async || {
+            let sql =
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+                    AND wait_event_type = 'Lock' AND query_start < now() - interval '800 ms')";
+            starting.is_finished() || db.one::<bool>(sql).await
+        },
+    )
+    .await;
+    other
+        .batch_execute("SELECT pg_advisory_unlock_all()")
+        .await
+        .unwrap();
+    starting.await.unwrap().unwrap().shutdown().await;
 }

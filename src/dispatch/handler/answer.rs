@@ -43,6 +43,7 @@ fn after(answer: &Value) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     #[test]
@@ -82,6 +83,52 @@ mod tests {
                 matches!(verdict(Some(&odd)), Verdict::Permanent { .. }),
                 "{odd}"
             );
+        }
+    }
+
+    fn any_answer() -> impl Strategy<Value = Value> {
+        let scalar = || {
+            prop_oneof![
+                Just(Value::Null),
+                any::<bool>().prop_map(Value::from),
+                any::<f64>().prop_map(Value::from),
+                any::<i64>().prop_map(Value::from),
+                "(done|failed|skip|retry|Done|[a-z]{0,3})".prop_map(Value::from),
+            ]
+        };
+        let members = ["result", "reason", "resource", "after_s", "note"]
+            .map(|name| prop::option::of(scalar().prop_map(move |value| (name, value))));
+        prop_oneof![
+            8 => members.prop_map(|members| {
+                Value::Object(members.into_iter().flatten().map(|(n, v)| (n.to_owned(), v)).collect())
+            }),
+            1 => scalar(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_means_what_the_table_says(answer in any_answer()) {
+            let text = |name: &str| answer.get(name).and_then(|v| v.as_str().map(str::to_owned));
+            match (answer.get("result"), verdict(Some(&answer))) {
+                (None, given) => prop_assert_eq!(given, Verdict::Done { resource: text("resource") }),
+                (Some(said), given) => match said.as_str() {
+                    Some("done") => prop_assert_eq!(given, Verdict::Done { resource: text("resource") }),
+                    Some("failed") => prop_assert!(matches!(given, Verdict::Failed { .. }), "{:?}", given),
+                    Some("skip") => prop_assert!(matches!(given, Verdict::Skip { .. }), "{:?}", given),
+                    Some("retry") => {
+                        let seconds = answer.get("after_s").and_then(Value::as_f64);
+                        let Verdict::Retry { after, .. } = given else { panic!("{given:?}") };
+                        // A wish that is no length of time is no wish; 2^64 s fit no `Duration`.
+                        let wished = seconds.filter(|s| (0.0..18_446_744_073_709_551_616.0).contains(s));
+                        prop_assert_eq!(after.is_some(), wished.is_some());
+                        if let (Some(after), Some(wished)) = (after, wished) {
+                            prop_assert!((after.as_secs_f64() - wished).abs() <= wished * 1e-9 + 1e-9);
+                        }
+                    }
+                    _ => prop_assert!(matches!(given, Verdict::Permanent { .. }), "{:?}", given),
+                },
+            }
         }
     }
 }

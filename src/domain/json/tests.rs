@@ -332,7 +332,116 @@ fn escaped(text: &str) -> String {
     out
 }
 
+/// Another spelling of the same value: members in another order, white space, escapes.
+fn respelled(value: &Reference, dice: &mut impl FnMut(usize) -> usize) -> String {
+    let space = |dice: &mut dyn FnMut(usize) -> usize| [" ", "", "\n\t", ""][dice(4)].to_owned();
+    match value {
+        Reference::Array(all) => {
+            let all: Vec<_> = all
+                .iter()
+                .map(|value| space(dice) + &respelled(value, dice) + &space(dice))
+                .collect();
+            format!("[{}]", all.join(","))
+        }
+        Reference::Object(map) => {
+            let mut all: Vec<_> = map
+                .iter()
+                .map(|(name, value)| {
+                    let name = Reference::from(name.as_str());
+                    format!(
+                        "{}{}{}:{}",
+                        space(dice),
+                        respelled(&name, dice),
+                        space(dice),
+                        respelled(value, dice)
+                    )
+                })
+                .collect();
+            for last in (1..all.len()).rev() {
+                all.swap(last, dice(last + 1));
+            }
+            format!("{{{}{}}}", all.join(","), space(dice))
+        }
+        Reference::String(_) if dice(2) == 0 => escaped(&value.to_string()),
+        other => other.to_string(),
+    }
+}
+
+/// The value without what the pointers name, by a walk that knows nothing of the other one.
+fn without(value: &Reference, pointers: &[Vec<String>]) -> Reference {
+    let kept = |name: &str, child: &Reference| {
+        let below: Vec<&[String]> = pointers
+            .iter()
+            .filter(|p| p.first().is_some_and(|token| token == "*" || token == name))
+            .map(|p| &p[1..])
+            .collect();
+        let gone = below.iter().any(|p| p.is_empty());
+        let below: Vec<_> = below.iter().map(|p| p.to_vec()).collect();
+        (!gone).then(|| without(child, &below))
+    };
+    match value {
+        Reference::Array(all) => all
+            .iter()
+            .enumerate()
+            .filter_map(|(n, child)| kept(&n.to_string(), child))
+            .collect(),
+        Reference::Object(map) => Reference::Object(
+            map.iter()
+                .filter_map(|(name, child)| Some((name.clone(), kept(name, child)?)))
+                .collect(),
+        ),
+        other => other.clone(),
+    }
+}
+
+/// The value with its `at`-th scalar replaced.
+fn changed(value: &Reference, at: &mut usize) -> Reference {
+    match value {
+        Reference::Array(all) => all.iter().map(|child| changed(child, at)).collect(),
+        Reference::Object(map) => Reference::Object(
+            map.iter()
+                .map(|(name, child)| (name.clone(), changed(child, at)))
+                .collect(),
+        ),
+        scalar => {
+            let hit = *at == 0;
+            *at = at.wrapping_sub(1);
+            if hit {
+                Reference::from("changed")
+            } else {
+                scalar.clone()
+            }
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn two_copies_compare_equal_exactly_when_the_reference_says_so(
+        value in any_json(), at in 0_usize..12, seed in any::<u64>(),
+        volatile in prop::collection::vec("(/([a-c]|\u{e9}|[0-2]|[*])){1,3}", 0..3),
+    ) {
+        let mut state = seed | 1;
+        let mut dice = |sides: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(state >> 33).unwrap() % sides
+        };
+        let pointers: Vec<Vec<String>> = volatile
+            .iter()
+            .map(|p| p.split('/').skip(1).map(str::to_owned).collect())
+            .collect();
+        let volatile: Vec<&str> = volatile.iter().map(String::as_str).collect();
+        let other = changed(&value, &mut at.clone());
+        let mut digest = |value: &Reference| {
+            let text = respelled(value, &mut dice);
+            parse(&text).unwrap().canonical(&volatile).unwrap()
+        };
+        let expected = reference_canonical(&without(&value, &pointers));
+        prop_assert_eq!(String::from_utf8(digest(&value)).unwrap(), expected.clone());
+        let equal = reference_canonical(&without(&other, &pointers)) == expected;
+        prop_assert_eq!(digest(&value) == digest(&other), equal);
+    }
+
     #[test]
     fn every_value_is_read_as_the_reference_reads_it(value in any_json()) {
         for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap(), escaped(&value.to_string())] {

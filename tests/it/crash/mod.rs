@@ -1,6 +1,7 @@
 //! Crashes and races, with nodes as child processes so that SIGKILL and SIGSTOP are real.
 
 mod chaos;
+mod clock;
 mod commit;
 mod http;
 mod kill;

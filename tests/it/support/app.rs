@@ -36,10 +36,22 @@ impl TestApp {
     /// Starts another node with another configuration (`[database]` included), see
     /// [`Node::toml`].
     pub(crate) async fn another_node_with(&mut self, toml: &str) -> Node {
+        let env = self.launch.env.clone();
+        self.start_another(toml.to_owned(), env).await
+    }
+
+    /// Starts another node with the same configuration in another environment.
+    pub(crate) async fn another_node_in(&mut self, env: Vec<(String, String)>) -> Node {
+        let toml = self.launch.toml.clone();
+        self.start_another(toml, env).await
+    }
+
+    async fn start_another(&mut self, toml: String, env: Vec<(String, String)>) -> Node {
         self.nodes += 1;
         Node::start(Launch {
-            toml: toml.to_owned(),
+            toml,
             name: format!("node-{}", self.nodes),
+            env,
             ..self.launch.clone()
         })
         .await

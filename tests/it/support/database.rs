@@ -50,7 +50,12 @@ impl TestDb {
 
     /// An empty database on the shared cluster, for tests of the migrations themselves.
     pub(crate) async fn blank() -> Self {
-        Self::create(shared().await.url(), None).await
+        Self::blank_on(shared().await.url()).await
+    }
+
+    /// An empty database on any cluster, given by the URL of its maintenance database.
+    pub(crate) async fn blank_on(maintenance: &str) -> Self {
+        Self::create(maintenance, None).await
     }
 
     /// A migrated database on any cluster, given by the URL of its maintenance database.

@@ -2,11 +2,13 @@
 //!
 //! - [`TestDb`]: a database of its own for each test, cloned from a migrated template of one
 //!   shared cluster ([`shared`]).
+//! - [`FakeClock`]: another clock for a child process, which steps when told.
 //! - [`OwnCluster`]: a whole PostgreSQL, for tests that stop, kill or starve it.
 //! - [`TestApp`]: real nodes (`oncehook serve`) on a [`TestDb`], as child processes.
 //! - [`PgProxy`]: between node and database, to cut, freeze and delay at a chosen statement.
 //! - [`Receiver`]: the service behind an `http` handler.
 //! - [`RawHttp`]: requests that no proper client would send.
+//! - [`judge`]: compares what was seen outside with what is stored and booked.
 //! - [`until`]: waits for evidence, with a deadline.
 #![allow(
     dead_code,
@@ -16,8 +18,10 @@
 
 pub(crate) mod app;
 pub(crate) mod cli;
+pub(crate) mod clock;
 pub(crate) mod database;
 pub(crate) mod inbox;
+pub(crate) mod judge;
 pub(crate) mod node;
 pub(crate) mod own;
 pub(crate) mod proxy;
@@ -29,6 +33,7 @@ pub(crate) mod wait;
 
 pub(crate) use app::{AppBuilder, TestApp};
 pub(crate) use cli::{Ran, oncehook};
+pub(crate) use clock::FakeClock;
 pub(crate) use database::{TestDb, backend_pid, connect};
 pub(crate) use node::Node;
 pub(crate) use own::OwnCluster;

@@ -49,21 +49,34 @@ pub(crate) struct Node {
 impl Node {
     /// Starts it on free ports and returns once it listens.
     pub(crate) async fn start(launch: Launch) -> Self {
-        let (process, public, api) = Process::start(&launch, free_address(), free_address()).await;
-        Self {
+        let started = Self::try_start(launch).await;
+        started.unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// As [`Node::start`], for a start that may fail: then its output.
+    pub(crate) async fn try_start(launch: Launch) -> Result<Self, String> {
+        let started = Process::try_start(&launch, free_address(), free_address()).await;
+        started.map(|(process, public, api)| Self {
             public,
             api,
             http: client(),
             launch,
             process,
-        }
+        })
     }
 
     /// Starts it again on the same addresses; kills it first if it runs.
     pub(crate) async fn restart(&mut self) {
+        let restarted = self.try_restart().await;
+        restarted.unwrap_or_else(|said| panic!("{said}"));
+    }
+
+    /// As [`Node::restart`], for a start that may fail: then its output.
+    pub(crate) async fn try_restart(&mut self) -> Result<(), String> {
         self.kill9();
-        let (process, ..) = Process::start(&self.launch, self.public, self.api).await;
+        let (process, ..) = Process::try_start(&self.launch, self.public, self.api).await?;
         self.process = process;
+        Ok(())
     }
 
     /// Replaces the configuration (all but `[listen]`); [`Node::sighup`] makes it known.
@@ -177,6 +190,11 @@ impl Node {
         self.process.child.id()
     }
 
+    /// Whether its process runs, perhaps stopped.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.process.child.try_wait(), Ok(None))
+    }
+
     /// SIGKILL; returns when it is gone.
     pub(crate) fn kill9(&mut self) {
         self.process.kill();
@@ -243,11 +261,11 @@ struct Process {
 }
 
 impl Process {
-    async fn start(
+    async fn try_start(
         launch: &Launch,
         public: SocketAddr,
         api: SocketAddr,
-    ) -> (Self, SocketAddr, SocketAddr) {
+    ) -> Result<(Self, SocketAddr, SocketAddr), String> {
         let config = write_config(launch, public, api);
         // Each start has its own standard output, since its first line announces the addresses.
         let stdout = stdout_path(launch);
@@ -277,12 +295,13 @@ impl Process {
                         .and_then(|value| value[name].as_str()?.parse().ok())
                         .unwrap_or_else(|| panic!("no announcement: {line}"))
                 };
-                return (process, address("public"), address("api"));
+                return Ok((process, address("public"), address("api")));
             }
             let exited = process.child.try_wait().unwrap();
             if exited.is_some() || Instant::now() > end {
                 process.kill();
-                panic!("the node does not start: {exited:?}\n{}", output(launch));
+                let said = output(launch);
+                return Err(format!("the node does not start: {exited:?}\n{said}"));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -368,6 +387,12 @@ pub(crate) fn free_address() -> SocketAddr {
         }
     }
     panic!("no free port");
+}
+
+/// SIGKILL to a process; it may be gone already.
+pub(crate) fn kill9(pid: u32) {
+    let gone = kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL);
+    gone.ok();
 }
 
 /// A client that follows no redirects and waits a minute.

@@ -349,7 +349,10 @@ async fn write_all(to: &tokio::net::tcp::OwnedWriteHalf, mut bytes: &[u8]) -> Op
 }
 
 /// A whole frame: `type_bytes` of type, four bytes of length, the rest.
-async fn read_frame(from: &mut (impl AsyncRead + Unpin), type_bytes: usize) -> Option<Vec<u8>> {
+pub(crate) async fn read_frame(
+    from: &mut (impl AsyncRead + Unpin),
+    type_bytes: usize,
+) -> Option<Vec<u8>> {
     let mut frame = vec![0; type_bytes + 4];
     from.read_exact(&mut frame).await.ok()?;
     let length = u32::from_be_bytes(frame.get(type_bytes..)?.try_into().ok()?);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::raw::content_length;
-use super::wait::until;
+use super::wait::{until, until_some};
 
 /// One answer.
 #[derive(Debug, Clone)]
@@ -131,11 +132,32 @@ impl Received {
     }
 }
 
+/// A reply that is being worked out.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
 #[derive(Debug)]
 struct Script {
     received: Vec<Received>,
     next: VecDeque<Reply>,
     always: Reply,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            received: Vec::new(),
+            next: VecDeque::new(),
+            always: Reply::status(200),
+        }
+    }
+}
+
+impl Script {
+    fn reply(&mut self, received: Received) -> Reply {
+        self.received.push(received);
+        let next = self.next.pop_front();
+        next.unwrap_or_else(|| self.always.clone())
+    }
 }
 
 /// An HTTP server on its own port; answers 200 unless told otherwise.
@@ -154,19 +176,40 @@ impl Receiver {
 
     /// Starts one on an address that was called before, such as one of `free_address`.
     pub(crate) async fn start_on(address: SocketAddr) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let script = Arc::new(Mutex::new(Script {
-            received: Vec::new(),
-            next: VecDeque::new(),
-            always: Reply::status(200),
-        }));
-        let address = listener.local_addr().unwrap();
+        let script = Arc::new(Mutex::new(Script::default()));
         let known = Arc::clone(&script);
+        let scripted = move |received| {
+            let reply = known.lock().unwrap().reply(received);
+            Box::pin(std::future::ready(reply)) as Answer
+        };
+        Self::serving(address, script, Arc::new(scripted)).await
+    }
+
+    /// Starts one that works every answer out, and keeps no requests.
+    pub(crate) async fn answering(
+        address: SocketAddr,
+        answer: impl Fn(Received) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self::serving(address, Arc::default(), Arc::new(answer)).await
+    }
+
+    async fn serving(
+        address: SocketAddr,
+        script: Arc<Mutex<Script>>,
+        answer: Arc<dyn Fn(Received) -> Answer + Send + Sync>,
+    ) -> Self {
+        // A predecessor that was dropped a moment ago may still listen.
+        let listener = until_some("the address is free", async || {
+            TcpListener::bind(address).await.ok()
+        })
+        .await;
+        let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
             // Its connections end with it.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, Arc::clone(&known)));
+                connections.spawn(serve(stream, Arc::clone(&answer)));
+                while connections.try_join_next().is_some() {}
             }
         });
         Self {
@@ -212,14 +255,9 @@ impl Drop for Receiver {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
+async fn serve(mut stream: TcpStream, answer: Arc<dyn Fn(Received) -> Answer + Send + Sync>) {
     while let Some(received) = read_request(&mut stream).await {
-        let reply = {
-            let mut script = script.lock().unwrap();
-            script.received.push(received);
-            let always = script.always.clone();
-            script.next.pop_front().unwrap_or(always)
-        };
+        let reply = answer(received).await;
         tokio::time::sleep(reply.delay).await;
         if let Some(gate) = &reply.gate {
             gate.passed().await;

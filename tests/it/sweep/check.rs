@@ -1,0 +1,274 @@
+//! What must hold after every run, looked at from outside: the senders' and the receiver's records
+//! against the tables, and a ledger of plain inserts against both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::support::Received;
+
+use super::outside::{Expected, Log, Look, Outside};
+
+/// Each finds rows that must not exist, described in one column. $1: the keys of this run, as a
+/// pattern.
+const NEVER: &[(&str, &str)] = &[
+    (
+        "a key without exactly its one event",
+        "SELECT k.key FROM oncehook.event_key k LEFT JOIN oncehook.event e ON e.source_id = k.source_id AND e.key = k.key
+          WHERE k.key LIKE $1 GROUP BY k.source_id, k.key, k.event_id
+         HAVING count(e.id) <> 1 OR bool_or(e.id <> k.event_id)",
+    ),
+    (
+        "an event without its key",
+        "SELECT e.key FROM oncehook.event e LEFT JOIN oncehook.event_key k ON k.event_id = e.id
+          WHERE e.key LIKE $1 AND k.event_id IS NULL",
+    ),
+    (
+        "an event without the bytes it came in",
+        "SELECT e.key FROM oncehook.event e LEFT JOIN oncehook.request r ON r.id = e.request_id
+          WHERE e.key LIKE $1 AND (r.id IS NULL OR e.item_offset + e.item_length > octet_length(r.body))",
+    ),
+    (
+        "a handler of an event without an outcome",
+        "SELECT e.key || ' ' || h FROM oncehook.event e, unnest(e.routes) h
+          WHERE e.key LIKE $1 AND NOT EXISTS (SELECT FROM oncehook.outcome o WHERE o.event_id = e.id AND o.handler_id = h)",
+    ),
+    (
+        "a delivery left",
+        "SELECT d.event_id || ' ' || d.handler_id FROM oncehook.delivery d WHERE $1 <> ''",
+    ),
+    (
+        "an outcome of an operator, or a further run, without its audit row",
+        "SELECT e.key || ' run ' || o.run FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
+           JOIN oncehook.handler h ON h.id = o.handler_id
+          WHERE e.key LIKE $1 AND (
+            (o.run > 1 AND 1 <> (SELECT count(*) FROM oncehook.audit a WHERE a.subject = e.id::text
+               AND a.action IN ('event.replay', 'event.replay.force') AND (a.after ->> 'run')::int = o.run))
+            OR (o.decided_by = 'operator' AND 1 <> (SELECT count(*) FROM oncehook.audit a
+               WHERE a.subject = h.name AND a.action = 'handler.retire')))",
+    ),
+    (
+        "an audit row of a run that was never there",
+        "SELECT a.action || ' ' || a.subject FROM oncehook.audit a JOIN oncehook.event e ON e.id::text = a.subject
+          WHERE e.key LIKE $1 AND NOT EXISTS (SELECT FROM oncehook.outcome o WHERE o.event_id = e.id
+            AND o.run = (a.after ->> 'run')::int)",
+    ),
+    (
+        "a first run by command without exactly one audit row",
+        "SELECT e.key FROM oncehook.event e JOIN oncehook.outcome o ON o.event_id = e.id
+           JOIN oncehook.handler h ON h.id = o.handler_id AND h.name = 'late'
+          WHERE e.key LIKE $1 AND 1 <> (SELECT count(*) FROM oncehook.audit a WHERE a.subject = e.id::text AND a.action = 'event.replay.missing')",
+    ),
+    (
+        "a booking without its succeeded outcome",
+        "SELECT l.handler || ' ' || l.key || ' run ' || l.run FROM app.ledger l
+          WHERE l.key LIKE $1 AND NOT EXISTS (SELECT FROM oncehook.event e JOIN oncehook.outcome o ON o.event_id = e.id
+            JOIN oncehook.handler h ON h.id = o.handler_id
+            WHERE e.key = l.key AND h.name = l.handler AND o.run = l.run AND o.result = 'succeeded')",
+    ),
+    (
+        // A stale worker that settled after all would bring its old count.
+        "an outcome that counts other tries than its history",
+        "SELECT e.key || ' at ' || h.name || ': ' || o.attempts FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
+           JOIN oncehook.handler h ON h.id = o.handler_id
+          WHERE e.key LIKE $1 AND o.decided_by = 'handler' AND h.name <> 'poison'
+            AND o.attempts <> (o.result = 'succeeded')::int + (SELECT count(*) FROM oncehook.attempt a
+              WHERE a.event_id = o.event_id AND a.handler_id = o.handler_id AND a.run = o.run AND a.verdict <> 'evidence')",
+    ),
+    (
+        "a lease token that was lost twice",
+        "SELECT a.lease_token::text FROM oncehook.attempt a JOIN oncehook.event e ON e.id = a.event_id
+          WHERE e.key LIKE $1 AND a.verdict <> 'evidence' GROUP BY a.lease_token HAVING count(*) > 1",
+    ),
+];
+
+/// Sentences about everything that does not hold. `booked`: what must have been booked in this
+/// database in all.
+pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -> Vec<String> {
+    let look = &outside.look;
+    let mut broken = Vec::new();
+    let keys = format!("{}\\_%", outside.tag);
+    for (what, sql) in NEVER {
+        for text in texts(look, sql, &keys).await {
+            broken.push(format!("{what}: {text}"));
+        }
+    }
+    let log = std::mem::take(&mut *outside.log.lock().unwrap());
+    received(look, &keys, &log, &mut broken).await;
+    handled(look, &keys, &log, calls, &mut broken).await;
+
+    let totals = "SELECT total || ' ' || (SELECT coalesce(sum(amount), 0) FROM app.ledger) FROM app.balance WHERE $1 <> ''";
+    let totals = texts(look, totals, &keys).await;
+    if totals != [format!("{booked} {booked}")] {
+        broken.push(format!(
+            "balance and ledger are {totals:?}, expected {booked} each"
+        ));
+    }
+    broken
+}
+
+/// What was acknowledged is stored, and what contradicted it recorded.
+async fn received(look: &Look, keys: &str, log: &Log, broken: &mut Vec<String>) {
+    let stored = texts(
+        look,
+        "SELECT s.name || ' ' || k.key FROM oncehook.event_key k JOIN oncehook.source s ON s.id = k.source_id WHERE k.key LIKE $1",
+        keys,
+    )
+    .await;
+    let stored: BTreeSet<String> = stored.into_iter().collect();
+    let sent = log
+        .acknowledged
+        .iter()
+        .map(|(source, key)| format!("{source} {key}"));
+    let sent: BTreeSet<String> = sent.collect();
+    // Every sender came again until it was told 2xx, so the two sets are equal in the end.
+    if stored != sent {
+        broken.push(format!("acknowledged {sent:?}, stored {stored:?}"));
+    }
+
+    let conflicts = texts(
+        look,
+        "SELECT key FROM oncehook.conflict WHERE key LIKE $1",
+        keys,
+    )
+    .await;
+    if conflicts != log.conflicts {
+        broken.push(format!(
+            "conflicts {:?}, recorded {conflicts:?}",
+            log.conflicts
+        ));
+    }
+}
+
+/// Each event has its outcomes and its effects, and nothing else has any.
+async fn handled(look: &Look, keys: &str, log: &Log, calls: &[Received], broken: &mut Vec<String>) {
+    let outcomes = pairs(
+        look,
+        "SELECT e.key || ' at ' || h.name, o.result FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
+           JOIN oncehook.handler h ON h.id = o.handler_id WHERE e.key LIKE $1 ORDER BY o.run",
+        keys,
+    )
+    .await;
+    let ledger = pairs(
+        look,
+        "SELECT key || ' at ' || handler, run || ':' || amount FROM app.ledger WHERE key LIKE $1 ORDER BY run",
+        keys,
+    )
+    .await;
+    for expected in &log.expected {
+        let pair = format!("{} at {}", expected.key, expected.handler);
+        let results = outcomes.get(&pair).cloned().unwrap_or_default();
+        if results != expected.results {
+            broken.push(format!(
+                "{pair}: outcomes {results:?}, expected {:?}",
+                expected.results
+            ));
+        }
+        let bookings = ledger.get(&pair).cloned().unwrap_or_default();
+        if bookings != expected.bookings() {
+            broken.push(format!(
+                "{pair}: booked (run:amount) {bookings:?}, expected {:?}",
+                expected.bookings()
+            ));
+        }
+        if expected.handler == "outside" {
+            broken.extend(called(&pair, &expected.key, calls));
+        }
+    }
+    let known: BTreeSet<String> = log
+        .expected
+        .iter()
+        .map(|e| format!("{} at {}", e.key, e.handler))
+        .collect();
+    for pair in outcomes
+        .keys()
+        .chain(ledger.keys())
+        .filter(|pair| !known.contains(*pair))
+    {
+        broken.push(format!("{pair}: nobody expected that"));
+    }
+
+    let keys_used = pairs(
+        look,
+        "SELECT key || ' at ' || handler, effect_key FROM app.ledger WHERE key LIKE $1",
+        keys,
+    )
+    .await;
+    for (pair, effects) in keys_used {
+        let distinct: BTreeSet<&String> = effects.iter().collect();
+        if distinct.len() != effects.len() {
+            broken.push(format!("{pair}: two effects under one effect key"));
+        }
+    }
+}
+
+/// The receiver honours keys: it applies what comes first and answers copies alike. So all calls
+/// for an event must carry one and the same key, and there must be one.
+fn called(pair: &str, key: &str, calls: &[Received]) -> Option<String> {
+    let needle = format!("\"{key}\"");
+    let keys: BTreeSet<&str> = calls
+        .iter()
+        .filter(|call| String::from_utf8_lossy(&call.body).contains(&needle))
+        .map(|call| call.header("idempotency-key").unwrap_or("none"))
+        .collect();
+    (keys.len() != 1 || keys.contains("none"))
+        .then(|| format!("{pair}: called under the effect keys {keys:?}, expected one"))
+}
+
+/// What keeps a run from its end: events that were acknowledged and are not there, deliveries,
+/// sessions at work.
+pub(super) async fn left(outside: &Outside) -> String {
+    let sql = "SELECT row_to_json(d)::text FROM oncehook.delivery d WHERE $1 <> ''
+      UNION ALL SELECT row_to_json(x)::text FROM (SELECT application_name, state, wait_event, now() - xact_start AS since, left(query, 80) AS query
+        FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()) x";
+    let look = async {
+        let stored = "SELECT key FROM oncehook.event_key WHERE key LIKE $1";
+        let stored = texts(&outside.look, stored, &format!("{}\\_%", outside.tag)).await;
+        let mut left = texts(&outside.look, sql, "all").await;
+        let log = outside.log.lock().unwrap();
+        let lost = log
+            .acknowledged
+            .iter()
+            .filter(|(_, key)| !stored.contains(key));
+        left.extend(
+            lost.map(|(source, key)| format!("acknowledged and not stored: {source} {key}")),
+        );
+        left.join("\n")
+    };
+    tokio::time::timeout(Duration::from_secs(5), look)
+        .await
+        .unwrap_or_else(|_| "the database does not answer".to_owned())
+}
+
+async fn texts(look: &Look, sql: &str, keys: &str) -> Vec<String> {
+    let rows = look.rows(sql, &[&keys]).await;
+    let rows = rows.expect("the database answers when all is quiet");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn pairs(look: &Look, sql: &str, keys: &str) -> BTreeMap<String, Vec<String>> {
+    let rows = look.rows(sql, &[&keys]).await;
+    let mut pairs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for row in rows.expect("the database answers when all is quiet") {
+        pairs.entry(row.get(0)).or_default().push(row.get(1));
+    }
+    pairs
+}
+
+impl Expected {
+    /// What the ledger must hold: one row for each run that succeeded.
+    fn bookings(&self) -> Vec<String> {
+        let runs = self.results.iter().enumerate();
+        runs.filter(|(_, result)| **result == "succeeded" && self.amount != 0)
+            .map(|(index, _)| format!("{}:{}", index + 1, self.amount))
+            .collect()
+    }
+}
+
+impl Outside {
+    /// What this run must have booked in all.
+    pub(super) fn booked(&self) -> i64 {
+        let log = self.log.lock().unwrap();
+        let of = |e: &Expected| e.amount * i64::try_from(e.bookings().len()).unwrap();
+        log.expected.iter().map(of).sum()
+    }
+}

@@ -1,0 +1,294 @@
+//! The world outside of the service: senders that come again until they are told 2xx, an operator,
+//! and the records of both, against which the database is checked.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
+
+use crate::support::node::{Launch, client};
+use crate::support::signer::{self, STRIPE_SECRET};
+use crate::support::{Node, connect};
+
+/// Before a sender or an operator comes again.
+const BACK_OFF: Duration = Duration::from_millis(30);
+/// Between two looks at the database.
+const LOOK_EVERY: Duration = Duration::from_millis(15);
+
+/// The hex key of source `adyen`.
+pub(super) const ADYEN_SECRET: &str =
+    "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056";
+
+/// Asks the database directly; gets no answer while it is away.
+pub(super) struct Look {
+    url: String,
+    client: tokio::sync::Mutex<Option<Client>>,
+}
+
+impl Look {
+    pub(super) fn at(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            client: tokio::sync::Mutex::new(None),
+        }
+    }
+
+    pub(super) async fn rows(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Option<Vec<Row>> {
+        let mut client = self.client.lock().await;
+        if client.as_ref().is_none_or(Client::is_closed) {
+            *client = connect(&self.url).await.ok();
+        }
+        match client.as_ref()?.query(sql, params).await {
+            Ok(rows) => Some(rows),
+            Err(error)
+                if error.as_db_error().is_none() || error.code()?.code().starts_with("57") =>
+            {
+                *client = None;
+                None
+            }
+            Err(error) => panic!("{sql}: {error:?}"),
+        }
+    }
+
+    /// Looks until the only column of the only row is true.
+    pub(super) async fn until(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) {
+        loop {
+            if let Some(rows) = self.rows(sql, params).await
+                && rows[0].get(0)
+            {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Runs a statement until it was executed. It must be one that may be repeated.
+    pub(super) async fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) {
+        while self.rows(sql, params).await.is_none() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// What must have become of an event at a handler in the end.
+#[derive(Debug, Clone)]
+pub(super) struct Expected {
+    pub(super) key: String,
+    pub(super) handler: String,
+    /// Of each run, from the first.
+    pub(super) results: Vec<&'static str>,
+    /// What a handler books for it.
+    pub(super) amount: i64,
+}
+
+/// What was sent, asked and promised in one run of a scenario.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// Sources and keys answered with 2xx.
+    pub(super) acknowledged: Vec<(&'static str, String)>,
+    pub(super) expected: Vec<Expected>,
+    /// Keys that got a second content.
+    pub(super) conflicts: Vec<String>,
+}
+
+/// The world outside.
+pub(super) struct Outside {
+    http: reqwest::Client,
+    webhooks: String,
+    api: String,
+    pub(super) look: Look,
+    command: Launch,
+    /// The running verb, for whoever kills it.
+    pub(super) command_pid: Arc<Mutex<Option<u32>>>,
+    /// Begins every key of this run.
+    pub(super) tag: String,
+    pub(super) log: Mutex<Log>,
+}
+
+impl Outside {
+    pub(super) fn new(inbox: &Node, url: &str, command: &Launch, tag: String) -> Self {
+        Self {
+            http: client(),
+            webhooks: format!("http://{}/webhooks", inbox.public),
+            api: format!("http://{}", inbox.api),
+            look: Look::at(url),
+            command: command.clone(),
+            command_pid: Arc::default(),
+            tag,
+            log: Mutex::default(),
+        }
+    }
+
+    /// The key of an event of this run.
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}_{name}", self.tag)
+    }
+
+    /// The results that runs of this event at this handler must have.
+    pub(super) fn expect(&self, key: &str, handler: &str, results: &[&'static str], amount: i64) {
+        let mut log = self.log.lock().unwrap();
+        log.expected
+            .retain(|known| known.key != key || known.handler != handler);
+        log.expected.push(Expected {
+            key: key.to_owned(),
+            handler: handler.to_owned(),
+            results: results.to_vec(),
+            amount,
+        });
+    }
+
+    /// Waits until everything expected so far has its outcome.
+    pub(super) async fn settled(&self) {
+        let (keys, handlers, runs): (Vec<String>, Vec<String>, Vec<i16>) = {
+            let log = self.log.lock().unwrap();
+            let row = |e: &Expected| {
+                let runs = i16::try_from(e.results.len()).unwrap();
+                (e.key.clone(), e.handler.clone(), runs)
+            };
+            log.expected.iter().map(row).collect()
+        };
+        let sql = "SELECT count(o.run) = cardinality($1::text[])
+                     FROM unnest($1::text[], $2::text[], $3::int2[]) AS w(key, handler, run)
+                     JOIN oncehook.event e ON e.key = w.key
+                     JOIN oncehook.handler h ON h.name = w.handler
+                     JOIN oncehook.outcome o ON o.event_id = e.id AND o.handler_id = h.id AND o.run = w.run";
+        self.look.until(sql, &[&keys, &handlers, &runs]).await;
+    }
+
+    /// Sends a Stripe event until it is acknowledged.
+    pub(super) async fn stripe(&self, key: &str, event_type: &str, amount: i64) {
+        let event = json!({
+            "id": key, "object": "event", "type": event_type, "livemode": true, "created": 1_764_655_200,
+            "data": { "object": { "id": "ch_1", "amount": amount } },
+        });
+        let body = event.to_string();
+        loop {
+            let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), body.as_bytes());
+            if self.post("stripe", Some(&signature), &body).await {
+                break;
+            }
+            tokio::time::sleep(BACK_OFF).await;
+        }
+        self.acknowledge("stripe", key.to_owned());
+    }
+
+    /// Sends a Stripe event once whose signature is wrong; it must not be acknowledged.
+    pub(super) async fn forged(&self, key: &str) {
+        let body = json!({ "id": key, "object": "event", "type": "charge.x" }).to_string();
+        let signature = signer::stripe("whsec_somebody_elses", signer::now_s(), body.as_bytes());
+        let taken = self.post("stripe", Some(&signature), &body).await;
+        assert!(!taken, "a forged event was acknowledged");
+    }
+
+    /// Sends an Adyen notification of several items until it is acknowledged; returns their keys.
+    pub(super) async fn adyen(&self, names: &[&str], code: &str, amount: i64) -> Vec<String> {
+        let items: Vec<Value> = names
+            .iter()
+            .map(|name| adyen_item(&self.key(name), code, amount))
+            .collect();
+        let body = json!({ "live": "true", "notificationItems": items }).to_string();
+        while !self.post("adyen", None, &body).await {
+            tokio::time::sleep(BACK_OFF).await;
+        }
+        let keys: Vec<String> = names
+            .iter()
+            .map(|name| format!("{}:{code}:true", self.key(name)))
+            .collect();
+        for key in &keys {
+            self.acknowledge("adyen", key.clone());
+        }
+        keys
+    }
+
+    async fn post(&self, source: &str, signature: Option<&str>, body: &str) -> bool {
+        let mut request = self.http.post(format!("{}/{source}", self.webhooks));
+        request = request.header("Content-Type", "application/json");
+        if let Some(signature) = signature {
+            request = request.header("Stripe-Signature", signature);
+        }
+        let answer = request.body(body.to_owned()).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    fn acknowledge(&self, source: &'static str, key: String) {
+        self.log.lock().unwrap().acknowledged.push((source, key));
+    }
+
+    /// Asks the API for a second run until it is there, as a person does who may have lost the
+    /// answer: only if the first run is still the last one.
+    pub(super) async fn replay(&self, key: &str, handler: &str, force: bool) {
+        let url = format!("{}/v1/events/stripe/{key}/replay", self.api);
+        let body =
+            json!({ "handler": handler, "reason": "sweep", "force": force, "expected_run": 1 });
+        loop {
+            let request = self
+                .http
+                .post(&url)
+                .header("Content-Type", "application/json");
+            let answer = request.body(body.to_string()).send().await;
+            match answer.map(|answer| answer.status().as_u16()) {
+                Ok(200) => return,
+                // Live, or finished beyond the first run: an earlier request has done it.
+                Ok(409) => {
+                    let sql = "SELECT count(*) > 0 FROM oncehook.audit a JOIN oncehook.event e ON e.id::text = a.subject
+                                WHERE e.key = $1 AND a.action LIKE 'event.replay%'";
+                    self.look.until(sql, &[&key]).await;
+                    return;
+                }
+                Ok(404 | 400) => panic!("a replay of {key} was refused for good"),
+                _ => tokio::time::sleep(BACK_OFF).await,
+            }
+        }
+    }
+
+    /// Runs a verb of the command line until it succeeds or says one of these things.
+    pub(super) async fn command(&self, args: &[&str], done: &[&str]) {
+        let config: PathBuf = self.command.dir.join(format!("{}.toml", self.command.name));
+        loop {
+            let child = Command::new(&self.command.command[0])
+                .arg("--config")
+                .arg(&config)
+                .args(args)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap();
+            *self.command_pid.lock().unwrap() = child.id();
+            let output = child.wait_with_output().await.unwrap();
+            *self.command_pid.lock().unwrap() = None;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.success() || done.iter().any(|text| said.contains(text)) {
+                return;
+            }
+            tokio::time::sleep(BACK_OFF).await;
+        }
+    }
+}
+
+fn adyen_item(psp: &str, code: &str, amount: i64) -> Value {
+    let value = amount.to_string();
+    let fields = [
+        psp,
+        "",
+        "TestMerchant",
+        "order",
+        &value,
+        "EUR",
+        code,
+        "true",
+    ];
+    json!({ "NotificationRequestItem": {
+        "additionalData": { "hmacSignature": signer::adyen(ADYEN_SECRET, fields) },
+        "amount": { "value": amount, "currency": "EUR" },
+        "pspReference": psp, "merchantReference": "order",
+        "merchantAccountCode": "TestMerchant", "eventCode": code,
+        "eventDate": "2026-12-02T10:00:00+01:00", "success": "true",
+    } })
+}

@@ -1,0 +1,195 @@
+//! The statements of a settle transaction: what the lock finds, what the guarded writes change.
+//!
+//! What a verdict makes of a delivery is decided by the product's own `domain::delivery::next`.
+
+use std::time::Duration;
+
+use oncehook::domain::delivery::next;
+use oncehook::domain::{self, Policy, Progress, RetryPolicy, Transition, Verdict};
+
+use crate::guards::Guard;
+use crate::model::{Core, Mark};
+use crate::scope::Kind;
+use crate::state::{Delivery, Ending, Live, Phase, Said, Slot, State};
+
+/// Whether a settle transaction holds the row's lock.
+pub(crate) fn row_locked(state: &State, key: u8) -> bool {
+    state.nodes.iter().flat_map(|node| &node.slots).any(|slot| {
+        slot.key == key
+            && slot.id == state.db.rows[usize::from(key)].id
+            && matches!(slot.phase, Phase::Locked | Phase::OldOpen(_))
+    })
+}
+
+/// What the lock statement finds: the row of this lease, by its token.
+pub(crate) fn finds(core: &Core, state: &State, lease: &Slot) -> bool {
+    let row = &state.db.rows[usize::from(lease.key)];
+    row.id == lease.id
+        && row.delivery.live != Live::None
+        && (row.delivery.token == lease.token || !core.has(Guard::TokenAtLock))
+}
+
+pub(crate) fn waits_for_row(core: &Core, state: &State, lease: &Slot) -> bool {
+    finds(core, state, lease) && row_locked(state, lease.key)
+}
+
+/// What the guarded writes compare.
+pub(crate) fn holds(core: &Core, state: &State, lease: &Slot) -> bool {
+    let row = &state.db.rows[usize::from(lease.key)];
+    row.id == lease.id
+        && row.delivery.live != Live::None
+        && (row.delivery.token == lease.token || !core.has(Guard::TokenAtFinish))
+}
+
+pub(crate) fn unleased(delivery: Delivery) -> Delivery {
+    Delivery {
+        token: 0,
+        claim: 0,
+        ended: false,
+        ..delivery
+    }
+}
+
+pub(crate) fn has_outcome(core: &Core, state: &State, lease: &Slot) -> bool {
+    core.has(Guard::OutcomeRead)
+        && state.db.rows[usize::from(lease.key)].outcomes[usize::from(lease.run) - 1]
+            != Ending::None
+}
+
+/// The run has its outcome: only the row goes.
+pub(crate) fn remove(core: &Core, state: &mut State, lease: &Slot) {
+    if holds(core, state, lease) {
+        let row = &mut state.db.rows[usize::from(lease.key)];
+        state.broken.stale_change |= row.delivery.claim != lease.claim;
+        row.delivery = Delivery::default();
+        core.commit(state);
+    }
+}
+
+pub(crate) fn lost(core: &Core, state: &mut State, key: usize, alone: bool) {
+    let row = &state.db.rows[key];
+    if core.has(Guard::OutcomeRead)
+        && row.outcomes[usize::from(row.delivery.run) - 1] != Ending::None
+    {
+        state.db.rows[key].delivery = Delivery::default();
+    } else {
+        transit(
+            core,
+            state,
+            key,
+            &Verdict::Lost { alone },
+            Ending::DeadPoison,
+        );
+    }
+    core.commit(state);
+}
+
+/// The writes of a settle transaction, guarded by the token: nothing when it is not ours.
+pub(crate) fn apply(core: &Core, state: &mut State, lease: &Slot, said: Said) {
+    if !holds(core, state, lease) {
+        core.mark(Mark::FenceRefused);
+        return;
+    }
+    let key = usize::from(lease.key);
+    let (run, transactional) = (
+        usize::from(lease.run) - 1,
+        core.kind(lease.key) == Kind::Transactional,
+    );
+    let row = &mut state.db.rows[key];
+    state.broken.stale_change |= row.delivery.claim != lease.claim;
+    let payload = row.payload;
+    let taken =
+        core.has(Guard::UniqueOutcome) && row.outcome_rows[usize::from(row.delivery.run) - 1] > 0;
+    if said == Said::Done && transactional && core.has(Guard::OneTransaction) && !taken {
+        row.effects[run] += 1;
+    }
+    let error = String::new();
+    match said {
+        // The second outcome of a run breaks the primary key: everything is rolled back, a failed try.
+        _ if taken => {
+            row.delivery = Delivery {
+                live: Live::Ready,
+                ..unleased(row.delivery)
+            }
+        }
+        Said::Done => transit(
+            core,
+            state,
+            key,
+            &Verdict::Done { resource: None },
+            Ending::Succeeded,
+        ),
+        Said::Retry => transit(
+            core,
+            state,
+            key,
+            &Verdict::Retry { after: None, error },
+            Ending::DeadBudget,
+        ),
+        Said::Permanent => {
+            let ending = if payload {
+                Ending::DeadPermanent
+            } else {
+                Ending::DeadExpired
+            };
+            state.broken.starved |= !payload;
+            transit(core, state, key, &Verdict::Permanent { error }, ending);
+        }
+    }
+}
+
+/// `domain::delivery::next` decides; what it says is written.
+fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending: Ending) {
+    let row = &mut state.db.rows[key];
+    let was = row.delivery;
+    let progress = Progress {
+        // The last `tries` of the twelve that are granted in any case.
+        failures: i16::from(was.failures) + RetryPolicy::TRIES_MIN - i16::from(core.scope.tries),
+        suspect: was.suspect,
+        losses_alone: i16::from(was.losses_alone),
+        since_first: Duration::from_hours(1),
+    };
+    let policy = Policy {
+        retry: RetryPolicy {
+            span: Duration::ZERO,
+            ..RetryPolicy::default()
+        },
+        crashes: if core.has(Guard::CrashCap) {
+            i16::from(core.scope.crashes)
+        } else {
+            i16::MAX
+        },
+    };
+    match next(progress, verdict, &policy, 0.5) {
+        Transition::Finish {
+            ending: decided, ..
+        } => {
+            assert_eq!(
+                decided == domain::Ending::Dead,
+                ending.is_dead(),
+                "{verdict:?} became {decided:?}"
+            );
+            core.mark(Mark::of(ending));
+            let run = usize::from(was.run) - 1;
+            row.outcomes[run] = ending;
+            row.outcome_rows[run] += 1;
+            row.delivery = Delivery::default();
+        }
+        Transition::RetryLater { .. } => {
+            row.delivery = Delivery {
+                live: Live::Ready,
+                failures: was.failures + 1,
+                suspect: false,
+                ..unleased(was)
+            };
+        }
+        Transition::Suspect { losses_alone } => {
+            row.delivery = Delivery {
+                live: Live::Ready,
+                suspect: true,
+                losses_alone: u8::try_from(losses_alone).unwrap(),
+                ..unleased(was)
+            };
+        }
+    }
+}
