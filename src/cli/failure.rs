@@ -20,7 +20,7 @@ pub(super) enum Exit {
     No = 1,
     /// The command line or the configuration cannot be used.
     Usage = 2,
-    /// The database or the service cannot be reached.
+    /// The database or the service cannot be reached, or did not answer everything.
     Unreachable = 3,
     /// An invariant does not hold.
     Broken = 4,

@@ -39,7 +39,7 @@ Exit codes:
   0  done
   1  the answer is no: not found, refused, migrations pending, not acknowledged
   2  the command line or the configuration cannot be used
-  3  the database or the service cannot be reached
+  3  the database or the service cannot be reached; verify: not everything could be checked
   4  verify: an invariant does not hold
   5  verify: nothing is broken, something needs a look";
 

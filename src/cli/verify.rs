@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use jiff::Timestamp;
 
 use crate::config::units;
-use crate::store::verify::{CheckReport, CheckState, Verification, VerifyOptions};
+use crate::store::verify::{CheckReport, CheckState, Finding, Verification, VerifyOptions};
 
 use super::context::Context;
 use super::failure::{Exit, Failure};
@@ -18,14 +18,14 @@ Examples:
   oncehook verify --json --since 1h       (from cron, hourly)
   oncehook verify --all --digests         (after a restore or a failover)
 
-Exit codes: 0 everything holds; 4 an invariant does not hold; 5 nothing is broken, but something
-needs a look: a warning, or a check that did not finish; 3 the database cannot be reached.";
+Exit codes: 0 everything holds; 4 an invariant does not hold; 5 nothing is broken, but a warning
+needs a look; 3 nothing was found, but not everything could be checked.";
 
 /// Check the engine's invariants over the database.
 ///
 /// Every key has its event, every event its work, every run one outcome, every lease one token, and
-/// so on: one line per check. Reads one snapshot without locking a row, so the service may be at
-/// work. What handlers did outside of the database cannot be seen.
+/// so on: one line per check. Reads only and locks no row, so the service may be at work. What
+/// handlers did outside of the database cannot be seen.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -87,12 +87,22 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 
 fn verdict(verification: &Verification) -> Result<(), Failure> {
     let Verification {
-        broken, warnings, ..
+        broken,
+        warnings,
+        unfinished,
+        ..
     } = *verification;
     let count = |n: usize| words::count(n as u64, "check", "checks");
     if broken > 0 {
         let text = format!("{} found what must not be", count(broken));
         return Err(Failure::new(Exit::Broken, anyhow!(text)));
+    }
+    if unfinished > 0 {
+        let text = format!(
+            "{} did not finish; the others found nothing that must not be",
+            count(unfinished)
+        );
+        return Err(Failure::new(Exit::Unreachable, anyhow!(text)));
     }
     if warnings > 0 {
         let text = format!("nothing is broken; {} to look at", count(warnings));
@@ -115,21 +125,12 @@ fn lines(verification: &Verification) -> Vec<String> {
             lines.push(format!("    and {} more", check.found - shown));
         }
         lines.push(format!("    next: {}", check.next));
-        let known = |f: &&_| {
-            matches!(
-                f,
-                crate::store::verify::Finding {
-                    key: Some(_),
-                    source: Some(_),
-                    ..
-                }
-            )
-        };
-        if let Some(finding) = check.findings.iter().find(known) {
+        let known = |f: &Finding| f.source.clone().zip(f.key.clone());
+        if let Some((source, key)) = check.findings.iter().find_map(known) {
             lines.push(format!(
                 "    oncehook show {} {}",
-                words::shell(finding.source.as_deref().unwrap_or_default()),
-                words::operand(finding.key.as_deref().unwrap_or_default())
+                words::shell(&source),
+                words::operand(&key)
             ));
         }
     }
@@ -155,7 +156,6 @@ fn line(check: &CheckReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::verify::Finding;
 
     #[test]
     fn a_page_of_findings_reads_well_and_stays_on_its_lines() {
@@ -182,7 +182,8 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             holds: false,
             broken: 1,
-            warnings: 2,
+            warnings: 1,
+            unfinished: 1,
             checks: vec![
                 check(
                     "key_event",
@@ -233,6 +234,19 @@ mod tests {
                 ),
             ],
         };
+        let exit = |broken, unfinished, warnings| {
+            let verification = Verification {
+                broken,
+                unfinished,
+                warnings,
+                ..verification.clone()
+            };
+            verdict(&verification).map_or_else(|failure| failure.exit() as u8, |()| 0)
+        };
+        assert_eq!(
+            [exit(0, 0, 0), exit(0, 0, 1), exit(0, 1, 1), exit(1, 1, 1)],
+            [0, 5, 3, 4]
+        );
         let failure = verdict(&verification).unwrap_err();
         insta::assert_snapshot!(format!(
             "{}\n\n{}\n(exit {})",

@@ -1,5 +1,5 @@
 -- verify_counts: how many rows the checks of one verification look at.
--- Run by store::verify, first in its snapshot.
+-- Run by store::verify, first.
 -- $1 received or written since
 -- Rows: 1. Only the day partitions since then are read; deliveries, and the keys' own column, in full.
 SELECT (SELECT count(*) FROM oncehook.event_key WHERE event_id >= oncehook.uuid7_floor($1)) AS keys,

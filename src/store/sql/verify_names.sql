@@ -1,5 +1,5 @@
 -- verify_names: source and key of the events that findings name.
--- Run by store::verify, last in its snapshot.
+-- Run by store::verify, last.
 -- $1 event_ids
 -- Index event_DAY_pkey.
 SELECT e.id, e.source_id, e.key

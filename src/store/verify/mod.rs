@@ -1,8 +1,9 @@
 //! The invariants of the engine, checked over a live database.
 //!
-//! Every check is one statement that returns what contradicts it. All of them read one snapshot,
-//! so that a system at work shows no half of a transaction; nothing is written and no row locked.
-//! What time makes wrong (a lease that nobody reaps) is found minutes late.
+//! Every check is one statement that returns what contradicts it, so a system at work shows it no
+//! half of a transaction. Each has a read-only transaction of its own, so that neither its snapshot,
+//! which vacuum must respect, nor its table locks, which only a change of the table's definition
+//! minds, outlast it. What time makes wrong (a lease that nobody reaps) is found minutes late.
 
 mod check;
 mod report;
@@ -16,10 +17,11 @@ use uuid::Uuid;
 
 use crate::domain::Pattern;
 
+use super::connection::Connection;
 use super::transaction::{Limits, Params, Transaction};
 use super::{Store, StoreError, migrate};
 
-use check::{CHECKS, Check, MISSING, Reads, SCHEMA};
+use check::{CHECKS, Check, MISSING, Reads, SCHEMA, UNFINISHED};
 pub use report::{CheckReport, CheckState, Finding, Verification};
 
 const VERSIONS: &str = include_str!("../sql/verify_schema.sql");
@@ -36,7 +38,7 @@ pub const WINDOW: SignedDuration = SignedDuration::from_hours(48);
 pub struct VerifyOptions {
     /// Events received, and history written, since then. Live deliveries are checked in any case.
     pub since: Timestamp,
-    /// Examples per check, at most.
+    /// Examples per check, at most; at least one.
     pub examples: u16,
     /// Longest time of one check; one that takes longer is reported as unfinished.
     pub check_time: Duration,
@@ -77,15 +79,14 @@ impl VerifyOptions {
 }
 
 impl Store {
-    /// Checks the invariants over what is stored. A system at work may go on: everything is read
-    /// from one snapshot, in a read-only transaction that locks no row.
-    ///
-    /// The snapshot is held for as long as it takes, and vacuum keeps what has died since then.
+    /// Checks the invariants over what is stored. A system at work may go on: each check is one
+    /// statement in a read-only transaction of its own that locks no row.
     ///
     /// # Errors
     ///
     /// When the database cannot be asked. A check that takes too long, or meets a table that
-    /// somebody has locked, is no error but [`CheckState::Unfinished`].
+    /// somebody has locked, is no error but [`CheckState::Unfinished`]; so is a schema that has not
+    /// every migration, over which nothing else is checked.
     ///
     /// # Examples
     ///
@@ -108,28 +109,48 @@ impl Store {
             statement: options.check_time,
             ..Limits::SHORT
         };
-        let snapshot = Transaction::snapshot(&connection, limits).await?;
-        let verified = Box::pin(verify_in(&snapshot, options, since)).await;
-        snapshot.end(verified).await
+        let reader = Reader {
+            connection: &connection,
+            limits,
+        };
+        Box::pin(verify_with(&reader, options, since)).await
     }
 }
 
-async fn verify_in(
-    snapshot: &Transaction<'_>,
+/// Asks one thing at a time.
+struct Reader<'c> {
+    connection: &'c Connection,
+    limits: Limits,
+}
+
+impl Reader<'_> {
+    /// The answer of one statement in a transaction of its own.
+    async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+        let snapshot = Transaction::snapshot(self.connection, self.limits).await?;
+        let answer = async {
+            // Whole days are read: by index, as others do, that would go row by row.
+            snapshot.plan_for_many_rows().await?;
+            snapshot.query(sql, params).await
+        };
+        let answer = answer.await;
+        snapshot.end(answer).await
+    }
+}
+
+async fn verify_with(
+    reader: &Reader<'_>,
     options: &VerifyOptions,
     since: SystemTime,
 ) -> Result<Verification, StoreError> {
-    // These statements read whole days: by index, as others do, they would read them row by row.
-    snapshot.plan_for_many_rows().await?;
-    let schema = schema(snapshot).await?;
-    if schema.state == CheckState::Broken {
-        // The other statements are not for this schema.
+    let schema = schema(reader).await?;
+    if schema.state == CheckState::Unfinished {
         return Ok(Verification::new(options.since, vec![schema]));
     }
-    let counts = guarded(snapshot, query(snapshot, COUNTS, &[&since])).await?;
+    let counts = answered(reader.query(COUNTS, &[&since]).await)?;
     let counts = counts.ok().and_then(|rows| rows.into_iter().next());
     let mut raw = vec![];
-    let examples = i64::from(options.examples);
+    // Without an example there is no row to bear the number found.
+    let examples = i64::from(options.examples.max(1));
     let patience = options.patience.as_secs_f64();
     for check in CHECKS.iter().filter(|c| options.digests || !c.costly) {
         let params: Params<'_> = match check.reads {
@@ -137,43 +158,39 @@ async fn verify_in(
             Reads::Late => &[&examples, &patience],
             Reads::Since => &[&examples, &since],
         };
-        raw.push(run(snapshot, check, query(snapshot, check.sql, params)).await?);
+        raw.push(run(check, reader.query(check.sql, params)).await?);
     }
     if !options.handlers.is_empty() {
-        let found = missing(snapshot, &options.handlers, since, examples);
-        raw.push(run(snapshot, &MISSING, found).await?);
+        let found = missing(reader, &options.handlers, since, examples);
+        raw.push(run(&MISSING, found).await?);
     }
-    let names = Names::read(snapshot, &raw).await?;
+    let names = Names::read(reader, &raw).await?;
     let mut checks = vec![schema];
     checks.extend(raw.iter().map(|ran| ran.report(&names, counts.as_ref())));
     Ok(Verification::new(options.since, checks))
 }
 
-async fn query(
-    snapshot: &Transaction<'_>,
-    sql: &'static str,
-    params: Params<'_>,
-) -> Result<Vec<Row>, StoreError> {
-    snapshot.query(sql, params).await
-}
-
-/// Compares the applied migrations with those that this program has.
-async fn schema(snapshot: &Transaction<'_>) -> Result<CheckReport, StoreError> {
+/// Compares the applied migrations with those that this program has. While some are missing, the
+/// other statements are not for this schema.
+async fn schema(reader: &Reader<'_>) -> Result<CheckReport, StoreError> {
     let began = Instant::now();
-    let rows = snapshot.query(VERSIONS, &[]).await?;
+    let rows = match reader.query(VERSIONS, &[]).await {
+        Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE) => Vec::new(),
+        rows => rows?,
+    };
     let applied: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     let known = migrate::versions();
     let pending = known.iter().filter(|v| !applied.contains(v));
     let newer = applied.iter().filter(|v| !known.contains(v));
     let texts: Vec<String> = pending
         .clone()
-        .map(|v| format!("migration {v} is not applied"))
+        .map(|v| format!("migration {v} is not applied, so nothing else was checked"))
         .chain(newer.map(|v| format!("migration {v} is of a newer program than this one")))
         .collect();
     let state = match (pending.count(), texts.len()) {
         (0, 0) => CheckState::Ok,
         (0, _) => CheckState::Warning,
-        _ => CheckState::Broken,
+        _ => CheckState::Unfinished,
     };
     Ok(CheckReport {
         state,
@@ -190,16 +207,15 @@ struct Ran {
     check: &'static Check,
     took: Duration,
     /// `Err` with the reason when it did not finish.
-    rows: Result<Vec<Row>, String>,
+    rows: Result<Vec<Row>, &'static str>,
 }
 
 async fn run(
-    snapshot: &Transaction<'_>,
     check: &'static Check,
     found: impl Future<Output = Result<Vec<Row>, StoreError>>,
 ) -> Result<Ran, StoreError> {
     let began = Instant::now();
-    let rows = guarded(snapshot, found).await?;
+    let rows = answered(found.await)?;
     Ok(Ran {
         check,
         took: began.elapsed(),
@@ -207,45 +223,41 @@ async fn run(
     })
 }
 
-/// Runs a statement behind a savepoint: one that is cancelled costs only its own answer.
-async fn guarded(
-    snapshot: &Transaction<'_>,
-    found: impl Future<Output = Result<Vec<Row>, StoreError>>,
-) -> Result<Result<Vec<Row>, String>, StoreError> {
-    snapshot.savepoint().await?;
-    match found.await {
-        Ok(rows) => {
-            snapshot.release().await?;
-            Ok(Ok(rows))
+/// A statement that was given up costs only its own answer: the inner error says why.
+fn answered(
+    rows: Result<Vec<Row>, StoreError>,
+) -> Result<Result<Vec<Row>, &'static str>, StoreError> {
+    let error = match rows {
+        Ok(rows) => return Ok(Ok(rows)),
+        Err(error) => error,
+    };
+    match error.sqlstate() {
+        Some(code) if *code == SqlState::QUERY_CANCELED => Ok(Err("it took too long")),
+        Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => Ok(Err("a table is locked")),
+        // On a standby that must go on with what it replicates.
+        Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {
+            Ok(Err("it was in the way of replication"))
         }
-        Err(error) => {
-            let reason = match error.sqlstate() {
-                Some(code) if *code == SqlState::QUERY_CANCELED => "it took too long",
-                Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => "a table is locked",
-                Some(code) if code.code().starts_with("53") => "the server lacks resources for it",
-                _ => return Err(error),
-            };
-            snapshot.back_to_savepoint().await?;
-            Ok(Err(reason.to_owned()))
-        }
+        Some(code) if code.code().starts_with("53") => Ok(Err("the server lacks resources for it")),
+        _ => Err(error),
     }
 }
 
 /// Events that match a handler's patterns and never had a delivery for it. Which types match is
 /// decided here, as for the fan-out; the database finds the events.
 async fn missing(
-    snapshot: &Transaction<'_>,
+    reader: &Reader<'_>,
     configured: &[(String, Vec<Pattern>)],
     since: SystemTime,
     examples: i64,
 ) -> Result<Vec<Row>, StoreError> {
     let handlers = registered(
-        snapshot,
+        reader,
         "SELECT id, name FROM oncehook.handler WHERE retired_at IS NULL",
     )
     .await?;
-    let sources = registered(snapshot, "SELECT id, name FROM oncehook.source").await?;
-    let types = snapshot.query(TYPES, &[&since]).await?;
+    let sources = registered(reader, "SELECT id, name FROM oncehook.source").await?;
+    let types = reader.query(TYPES, &[&since]).await?;
     let (mut to, mut of, mut with) = (Vec::new(), Vec::new(), Vec::new());
     for (name, patterns) in configured {
         let Some((handler, _)) = handlers.iter().find(|(_, registered)| registered == name) else {
@@ -264,16 +276,16 @@ async fn missing(
             }
         }
     }
-    snapshot
+    reader
         .query(MISSING.sql, &[&examples, &since, &to, &of, &with])
         .await
 }
 
 async fn registered(
-    snapshot: &Transaction<'_>,
+    reader: &Reader<'_>,
     sql: &'static str,
 ) -> Result<Vec<(i32, String)>, StoreError> {
-    let rows = snapshot.query(sql, &[]).await?;
+    let rows = reader.query(sql, &[]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
@@ -285,17 +297,17 @@ struct Names {
 }
 
 impl Names {
-    async fn read(snapshot: &Transaction<'_>, raw: &[Ran]) -> Result<Self, StoreError> {
+    async fn read(reader: &Reader<'_>, raw: &[Ran]) -> Result<Self, StoreError> {
         let ids: Vec<Uuid> = raw
             .iter()
             .filter_map(|ran| ran.rows.as_ref().ok())
             .flatten()
             .filter_map(|row| row.get("event_id"))
             .collect();
-        let events = snapshot.query(NAMES, &[&ids]).await?;
+        let events = reader.query(NAMES, &[&ids]).await?;
         Ok(Self {
-            sources: registered(snapshot, "SELECT id, name FROM oncehook.source").await?,
-            handlers: registered(snapshot, "SELECT id, name FROM oncehook.handler").await?,
+            sources: registered(reader, "SELECT id, name FROM oncehook.source").await?,
+            handlers: registered(reader, "SELECT id, name FROM oncehook.handler").await?,
             events: events
                 .iter()
                 .map(|row| (row.get(0), row.get(1), row.get(2)))
@@ -352,7 +364,8 @@ impl Ran {
             }
             Err(reason) => CheckReport {
                 state: CheckState::Unfinished,
-                findings: vec![Finding::of_nothing(reason.clone())],
+                findings: vec![Finding::of_nothing((*reason).to_owned())],
+                next: UNFINISHED,
                 ..unnamed
             },
         }

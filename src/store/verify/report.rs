@@ -16,7 +16,7 @@ pub enum CheckState {
     Warning,
     /// An invariant does not hold.
     Broken,
-    /// It could not be answered, so a person should look.
+    /// It could not be answered.
     Unfinished,
 }
 
@@ -85,7 +85,7 @@ pub struct CheckReport {
     pub next: &'static str,
 }
 
-/// What all checks found over one snapshot.
+/// What all checks found.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verification {
     /// How far back history was read.
@@ -94,24 +94,24 @@ pub struct Verification {
     pub holds: bool,
     /// Checks that are broken.
     pub broken: usize,
-    /// Checks that warn or did not finish.
+    /// Checks that warn.
     pub warnings: usize,
+    /// Checks that did not finish.
+    pub unfinished: usize,
     /// Every check that was run.
     pub checks: Vec<CheckReport>,
 }
 
 impl Verification {
     pub(super) fn new(since: Timestamp, checks: Vec<CheckReport>) -> Self {
-        let count = |states: &[CheckState]| {
-            let of = checks.iter().filter(|check| states.contains(&check.state));
-            of.count()
-        };
-        let broken = count(&[CheckState::Broken]);
+        let count = |state| checks.iter().filter(|check| check.state == state).count();
+        let broken = count(CheckState::Broken);
         Self {
             since,
             holds: broken == 0,
             broken,
-            warnings: count(&[CheckState::Warning, CheckState::Unfinished]),
+            warnings: count(CheckState::Warning),
+            unfinished: count(CheckState::Unfinished),
             checks,
         }
     }

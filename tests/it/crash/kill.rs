@@ -21,6 +21,7 @@ async fn killed_while_the_body_arrives_stores_nothing() {
     assert_eq!(app.db.count("event_key").await, 0);
     assert!(!put(&app, &paid("evt_1")).await);
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -39,6 +40,7 @@ async fn f30_killed_before_the_commit_of_ingest_leaves_nothing() {
     app.restart().await;
     assert!(!put(&app, &paid("evt_1")).await, "it is new");
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -72,6 +74,7 @@ async fn f29_killed_between_commit_and_answer_it_is_handled_without_another_requ
     assert!(put(&app, &paid("evt_1")).await);
     assert_eq!(booked(&app.db, "evt_1").await, 1);
     assert_eq!(app.db.count("event").await, 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -95,6 +98,7 @@ async fn f41_killed_after_the_claim_it_runs_when_the_lease_has_ended() {
     app.restart().await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(verdicts(&app, "evt_1").await[0], "lost");
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -113,6 +117,7 @@ async fn f30_killed_inside_the_handler_its_effect_is_rolled_back_and_made_once()
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 // Other platforms cannot tell while a statement runs: there its time-out ends it.
@@ -134,6 +139,7 @@ async fn f41_a_killed_nodes_handler_that_never_ends_does_not_keep_its_rows() {
     restart_after_leases(&mut app).await;
     barrier.open().await;
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -153,6 +159,7 @@ async fn f30_killed_between_handler_and_commit_neither_effect_nor_outcome_stays(
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -182,4 +189,5 @@ async fn f29_killed_after_the_commit_before_the_next_claim_loses_nothing() {
         let outcome = until_booked_once(&app, &app.db, key).await;
         assert_eq!(outcome["attempts"], 1, "{key}");
     }
+    app.db.verify().await;
 }

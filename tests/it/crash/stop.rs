@@ -50,6 +50,7 @@ async fn a_node_that_is_asked_to_end_gives_back_what_it_has_not_begun() {
         assert_eq!(outcome["attempts"], 1);
         assert!(verdicts(&second, &key).await.is_empty());
     }
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -77,6 +78,7 @@ async fn a_handler_that_outlasts_the_grace_is_abandoned_and_run_again() {
     .await;
     end_leases(&app.db).await;
     until_booked_once(&second, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -124,6 +126,7 @@ async fn ended_under_load_a_node_loses_nothing_and_the_other_goes_on() {
         0
     );
     drop(second);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -166,6 +169,7 @@ async fn f39_nothing_is_begun_before_its_commit_and_nothing_that_was_rolled_back
     assert_eq!(worker.timeline("stripe", "evt_2").await, None);
     assert_eq!(booked(&app.db, "evt_2").await, 0);
     drop(sent.await);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -187,4 +191,5 @@ async fn f39_a_wake_up_that_is_lost_costs_a_poll() {
     put(&app, &paid("evt_1")).await;
     proxy.until_fired(1).await;
     until_booked_once(&worker, &app.db, "evt_1").await;
+    app.db.verify().await;
 }

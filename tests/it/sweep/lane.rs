@@ -288,7 +288,8 @@ impl Lane {
         self.proxy.probe(None).await;
         let calls = self.receiver.requests().split_off(calls_before);
         self.booked += outside.booked();
-        let broken = check::broken(&outside, &calls, self.booked).await;
+        let mut broken = check::broken(&outside, &calls, self.booked).await;
+        broken.extend(self.db.verified().await.err());
         if !broken.is_empty() {
             return Err(format!("{}\n{}", broken.join("\n"), self.said()));
         }

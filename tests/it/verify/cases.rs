@@ -1,7 +1,7 @@
 //! The kinds of damage that a verification must find, over the database of [`super::story`].
 
 use oncehook::store::verify::CheckState;
-use oncehook::store::verify::CheckState::{Broken, Warning};
+use oncehook::store::verify::CheckState::{Broken, Unfinished, Warning};
 
 /// An event's id by its key, and a handler's by its name, as [`Damage::sql`] writes them.
 const EVENT: &str = "(SELECT id FROM oncehook.event WHERE split_part(key, ':', 1) = 'evt_";
@@ -466,7 +466,7 @@ pub(super) const CASES: &[Damage] = &[
         "migration 999 is of a newer program",
     ),
     damage(
-        &[("schema", Broken)],
+        &[("schema", Unfinished)],
         "DELETE FROM ~schema_history",
         "migration 1 is not applied",
     ),

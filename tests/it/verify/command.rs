@@ -29,7 +29,7 @@ fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn the_exit_code_tells_sound_from_doubtful_from_broken() {
+async fn the_exit_code_tells_sound_doubtful_unchecked_and_broken_apart() {
     // A server that writes what it commits, so that nothing at all is left to say.
     let settings = [
         ("fsync", "on"),
@@ -88,6 +88,22 @@ async fn the_exit_code_tells_sound_from_doubtful_from_broken() {
         .await
         .unwrap();
 
+    holder
+        .batch_execute("BEGIN; LOCK TABLE oncehook.conflict")
+        .await
+        .unwrap();
+    let ran = verify(&[]).await;
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+    let line = |start: &str| ran.stdout.lines().any(|line| line.starts_with(start));
+    assert!(line("UNFINISHED conflict"), "{}", ran.said());
+    assert!(line("    a table is locked"), "{}", ran.said());
+    assert!(
+        ran.stderr.contains("1 check did not finish"),
+        "{}",
+        ran.said()
+    );
+    holder.batch_execute("ROLLBACK").await.unwrap();
+
     db.execute("DELETE FROM oncehook.outcome WHERE run = 1")
         .await;
     let ran = verify(&["--json", "--limit", "3"]).await;
@@ -121,8 +137,8 @@ async fn a_database_that_cannot_be_asked_is_no_verdict() {
     let dir = tempfile::tempdir().unwrap();
     let blank = TestDb::blank().await;
     let ran = oncehook(&config(dir.path(), &blank.url), &["verify"], &SECRET).await;
-    assert_eq!(ran.code, Some(1), "{}", ran.said());
-    assert!(ran.stderr.contains("oncehook migrate"), "{}", ran.said());
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+    assert!(ran.stdout.contains("`oncehook migrate`"), "{}", ran.said());
 
     let nobody = "postgresql://nobody@127.0.0.1:1/none";
     let ran = oncehook(&config(dir.path(), nobody), &["verify"], &SECRET).await;

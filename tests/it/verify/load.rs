@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::dispatch::LEDGER;
 use crate::support::inbox::{Inbox, dispatch, event, stripe_source};
-use crate::support::{TestDb, until};
+use crate::support::{TestDb, until, until_some};
 
 use super::{JUDGE, findings, judge, ledger, mail, replay_of};
 
@@ -74,6 +74,39 @@ async fn a_system_at_work_shows_nothing() {
         assert!(db.count(table).await > 0, "{table}");
     }
     db.verify().await;
+}
+
+#[tokio::test]
+async fn a_check_that_waits_holds_no_lock() {
+    let db = TestDb::new().await;
+    let holder = db.client().await;
+    holder
+        .batch_execute("BEGIN; LOCK TABLE oncehook.conflict")
+        .await
+        .unwrap();
+    let options = VerifyOptions::everything();
+    let again_and_again = async {
+        loop {
+            db.verify_with(&options).await;
+        }
+    };
+    let locks = "SELECT coalesce(c.relname, l.locktype) || ' ' || l.mode
+                   FROM pg_stat_activity a JOIN pg_locks l USING (pid) LEFT JOIN pg_class c ON c.oid = l.relation
+                  WHERE a.datname = current_database() AND a.query LIKE '-- verify_conflict:%' AND a.wait_event_type = 'Lock'
+                  ORDER BY 1";
+    let seen = until_some("a check waits", async || {
+        let seen: Vec<String> = db.all(locks).await;
+        (!seen.is_empty()).then_some(seen)
+    });
+    let seen = tokio::select! {
+        () = again_and_again => unreachable!("it goes on"),
+        seen = seen => seen,
+    };
+    // What it waits for, and its own number: nothing is left of the checks before.
+    assert_eq!(
+        seen,
+        ["conflict AccessShareLock", "virtualxid ExclusiveLock"]
+    );
 }
 
 /// New events of every kind, copies, other content, and replays of what was before.

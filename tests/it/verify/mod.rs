@@ -2,6 +2,7 @@
 
 mod cases;
 mod command;
+mod cost;
 mod damage;
 mod load;
 mod story;
