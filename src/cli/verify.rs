@@ -237,8 +237,8 @@ mod tests {
         let exit = |broken, unfinished, warnings| {
             let verification = Verification {
                 broken,
-                unfinished,
                 warnings,
+                unfinished,
                 ..verification.clone()
             };
             verdict(&verification).map_or_else(|failure| failure.exit() as u8, |()| 0)
