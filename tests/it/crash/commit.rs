@@ -22,6 +22,7 @@ async fn an_ingest_commit_whose_reply_is_lost_is_found_and_acknowledged() {
     proxy.until_fired(1).await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(app.db.count("event").await, 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -33,6 +34,7 @@ async fn an_ingest_commit_that_never_arrives_is_made_again() {
     assert!(!put(&app, &paid("evt_1")).await, "it is new");
     proxy.until_fired(1).await;
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -55,6 +57,7 @@ async fn a_sender_that_never_gets_its_200_comes_again_as_a_duplicate() {
     assert_eq!(app.db.count("event").await, 1);
     assert_eq!(app.db.count("delivery").await, 0);
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -76,6 +79,7 @@ async fn a_claim_whose_answer_is_lost_is_made_again_when_its_lease_has_ended() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -93,6 +97,7 @@ async fn f30_a_settle_whose_commit_reply_is_lost_is_read_back_and_not_repeated()
     put(&app, &paid("evt_2")).await;
     until_booked_once(&app, &app.db, "evt_2").await;
     assert_eq!(booked(&app.db, "evt_1").await, 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -113,6 +118,7 @@ async fn f30_a_settle_whose_commit_never_arrives_runs_again_at_once() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -142,4 +148,5 @@ async fn a_timeline_asked_for_while_the_outcome_commits_is_of_one_moment() {
     );
     let asked = timeline(&other, "evt_1").await;
     assert_eq!(asked["state"], "succeeded");
+    app.db.verify().await;
 }
