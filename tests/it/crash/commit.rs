@@ -4,8 +4,9 @@
 use serde_json::json;
 
 use crate::support::signer::{self, STRIPE_SECRET};
-use crate::support::{Action, RawHttp, until};
+use crate::support::{Action, RawHttp, Receiver, Reply, until};
 
+use super::http::calling;
 use super::{
     Barrier, QUICK, begin_handling, booked, booking, held_booking, paid, proxied, put,
     storing_ledger, timeline, until_booked_once, verdicts,
@@ -118,6 +119,36 @@ async fn f30_a_settle_whose_commit_never_arrives_runs_again_at_once() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_call_whose_settle_reply_is_lost_is_settled_once_and_is_no_late_evidence() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let receiver = Receiver::start().await;
+    let app = calling(&receiver, "/", "")
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    // One that ends the run, and one that puts it back for another try.
+    for (cuts, key, status, statement, attempts, history) in [
+        (2, "evt_done", 200, "-- delivery_finish:", 1, &[][..]),
+        (4, "evt_again", 503, "-- delivery_retry:", 2, &["retry"]),
+    ] {
+        receiver.reply(Reply::status(status));
+        proxy.arm_after(statement, "COMMIT", Action::CutAfter);
+        // The node comes with its answer once more; cut, so that it is known when it has.
+        proxy.arm_after("-- attempt_evidence:", "COMMIT", Action::CutAfter);
+        put(&app, &paid(key)).await;
+        let outcome = app.until_outcome("stripe", key, "ledger").await;
+        assert_eq!(outcome["result"], "succeeded", "{key}");
+        assert_eq!(outcome["attempts"], attempts, "{key}");
+        proxy.until_fired(cuts).await;
+        assert_eq!(verdicts(&app, key).await, history, "{key}");
+    }
+    assert_eq!(receiver.requests().len(), 3);
     app.db.verify().await;
 }
 
