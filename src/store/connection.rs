@@ -15,6 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
+use super::names::Names;
 use super::settings::Settings;
 use super::transaction::{Params, is_connection_error, is_stale_session};
 
@@ -27,8 +28,8 @@ const CONNECTION_MADE: Duration = Duration::from_secs(10);
 /// The server looks after a silent client within half a minute. Its time-outs do not run between
 /// the messages of one statement, or in a session that holds a lock outside of a transaction: a
 /// node whose host vanished there would keep its locks for the operating system's two hours.
-pub(super) const KEEPALIVES: &str =
-    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
+pub(super) const KEEPALIVES: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
+     SET tcp_user_timeout = 30000";
 
 /// One connection to PostgreSQL.
 #[derive(Debug)]
@@ -214,6 +215,8 @@ pub(crate) struct Manager {
     settings: Settings,
     tls: MakeRustlsConnect,
     runtime: Handle,
+    /// What a new connection must know before it is lent.
+    names: Option<Arc<Names>>,
 }
 
 impl std::fmt::Debug for Manager {
@@ -236,9 +239,13 @@ impl managed::Manager for Manager {
         let opened = self
             .runtime
             .spawn(async move { connect(&settings, &tls, None, &runtime).await });
-        opened
+        let connection = opened
             .await
-            .map_err(|error| StoreError::Unavailable(error.to_string()))?
+            .map_err(|error| StoreError::Unavailable(error.to_string()))??;
+        if let Some(names) = &self.names {
+            names.prove(&connection).await?;
+        }
+        Ok(connection)
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<StoreError> {
@@ -287,12 +294,14 @@ impl Pool {
         settings: &Settings,
         tls: &MakeRustlsConnect,
         runtime: &Handle,
+        names: Option<&Arc<Names>>,
         size: usize,
     ) -> Result<Self, StoreError> {
         let manager = Manager {
             settings: settings.clone(),
             tls: tls.clone(),
             runtime: runtime.clone(),
+            names: names.cloned(),
         };
         managed::Pool::builder(manager)
             .max_size(size)

@@ -14,6 +14,7 @@ pub(crate) mod ingest;
 pub(crate) mod keeper;
 pub(crate) mod locked;
 pub mod migrate;
+mod names;
 pub mod query;
 pub(crate) mod registry;
 pub(crate) mod rejected;
@@ -37,6 +38,7 @@ pub(crate) use signal::Signal;
 pub use work::Work;
 
 use connection::{Lent, Pool};
+use names::Names;
 
 /// Connections that ingest may use: two batches at most are in flight, one is spare.
 const INGEST_CONNECTIONS: usize = 3;
@@ -53,6 +55,8 @@ pub struct Store(Arc<Pools>);
 struct Pools {
     settings: Settings,
     runtime: Handle,
+    /// What connections of ingest and dispatch are checked against.
+    names: Arc<Names>,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
@@ -73,11 +77,14 @@ impl Store {
         let tls = tls::connector(&settings)?;
         let runtime =
             Handle::try_current().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let names = Arc::new(Names::default());
+        let pool = |size, names| Pool::new(&settings, &tls, &runtime, names, size);
         Ok(Self(Arc::new(Pools {
-            ingest: Pool::new(&settings, &tls, &runtime, INGEST_CONNECTIONS)?,
-            dispatch: Pool::new(&settings, &tls, &runtime, dispatch_connections + 1)?,
-            admin: Pool::new(&settings, &tls, &runtime, ADMIN_CONNECTIONS)?,
-            queries: Pool::new(&settings, &tls, &runtime, QUERY_CONNECTIONS)?,
+            ingest: pool(INGEST_CONNECTIONS, Some(&names))?,
+            dispatch: pool(dispatch_connections + 1, Some(&names))?,
+            admin: pool(ADMIN_CONNECTIONS, None)?,
+            queries: pool(QUERY_CONNECTIONS, None)?,
+            names,
             settings,
             runtime,
         })))

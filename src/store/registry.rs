@@ -67,7 +67,9 @@ impl Store {
             Ok((sources, handlers))
         }
         .await;
-        transaction.end(done).await
+        let (sources, handlers) = transaction.end(done).await?;
+        self.0.names.add(&sources, &handlers);
+        Ok((sources, handlers))
     }
 
     /// Current and first name of every source there ever was, by id.
