@@ -7,6 +7,11 @@ use tokio_postgres::config::{Config, SslMode, TargetSessionAttrs};
 
 use super::StoreError;
 
+/// Longest wait for one server of the URL, unless the URL says another.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For all of them, so that the last one is tried too before a pool gives up.
+const CONNECT_ALL: Duration = Duration::from_secs(8);
+
 /// How far the server's certificate is checked.
 ///
 /// # Source
@@ -59,9 +64,13 @@ impl Settings {
         // After a failover the old primary may still answer reads.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
+            let servers = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
+            config.connect_timeout(CONNECT.min(CONNECT_ALL / servers));
         }
+        // A server that has vanished is noticed within half a minute, whoever's turn it is.
         config.keepalives_idle(Duration::from_secs(15));
+        config.keepalives_interval(Duration::from_secs(5));
+        config.keepalives_retries(3);
         config.tcp_user_timeout(Duration::from_secs(15));
         if config.get_application_name().is_none() {
             config.application_name("oncehook");
@@ -188,6 +197,20 @@ mod tests {
         let with_root =
             Settings::parse("postgresql://u@h/d?sslmode=verify-ca&sslrootcert=/x%20y.pem").unwrap();
         assert_eq!(with_root.root_cert, Some(PathBuf::from("/x y.pem")));
+    }
+
+    #[test]
+    fn every_server_of_the_url_is_tried_before_the_pool_gives_up() {
+        for (url, each_ms) in [
+            ("postgresql://u@a/d", 5_000),
+            ("postgresql://u@a:1,b:2/d", 4_000),
+            ("postgresql://u@a,b,c,d/d", 2_000),
+            ("postgresql://u@a,b/d?connect_timeout=9", 9_000),
+        ] {
+            let settings = Settings::parse(url).unwrap();
+            let each = settings.config.get_connect_timeout().copied();
+            assert_eq!(each, Some(Duration::from_millis(each_ms)), "{url}");
+        }
     }
 
     #[test]
