@@ -26,6 +26,8 @@ use refusals::Refusals;
 
 /// How long a good answer of the readiness probe holds.
 const READY_HOLDS: Duration = Duration::from_secs(1);
+/// Longest wait for the answer of a readiness probe, whoever still asks.
+const PROBE_TIME: Duration = Duration::from_secs(30);
 /// Longest wait at shutdown for what is still queued. None of it was acknowledged.
 const FLUSH: Duration = Duration::from_secs(10);
 
@@ -89,6 +91,13 @@ pub enum EngineError {
 #[derive(Debug, Clone)]
 pub struct Engine(Arc<Inner>);
 
+/// The readiness probe: its last good answer, and the one under way.
+#[derive(Debug, Default)]
+struct Probe {
+    good_at: Option<Instant>,
+    running: Option<JoinHandle<Result<(), StoreError>>>,
+}
+
 #[derive(Debug)]
 struct Inner {
     store: Store,
@@ -96,8 +105,7 @@ struct Inner {
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
-    /// When the database last took a write of the readiness probe.
-    writable_at: Mutex<Option<Instant>>,
+    probe: Mutex<Probe>,
     dispatcher: Mutex<Option<Dispatcher>>,
     background: Vec<JoinHandle<()>>,
 }
@@ -141,7 +149,7 @@ impl Engine {
             ingest,
             refusals,
             draining: AtomicBool::new(false),
-            writable_at: Mutex::new(None),
+            probe: Mutex::default(),
             dispatcher: Mutex::new(dispatcher),
             background,
         })))
@@ -269,13 +277,31 @@ impl Engine {
     /// [`StoreError`]: it does not.
     pub async fn ready(&self) -> Result<(), StoreError> {
         // One probe at a time, and a good answer holds for a second: the route is public.
-        let mut last = self.0.writable_at.lock().await;
-        if last.is_some_and(|at| at.elapsed() < READY_HOLDS) {
+        let mut probe = self.0.probe.lock().await;
+        if probe.good_at.is_some_and(|at| at.elapsed() < READY_HOLDS) {
             return Ok(());
         }
-        *last = None;
-        self.0.store.check_writable().await?;
-        *last = Some(Instant::now());
+        probe.good_at = None;
+        // What one found that nobody waited for was true then.
+        drop(probe.running.take_if(|running| running.is_finished()));
+        // It goes on when who asked has given up: while no standby answers, each new one would
+        // leave another backend behind that waits in its COMMIT.
+        let running = probe.running.get_or_insert_with(|| {
+            let store = self.0.store.clone();
+            tokio::spawn(async move {
+                tokio::time::timeout(PROBE_TIME, store.check_writable())
+                    .await
+                    .unwrap_or_else(|_| {
+                        Err(StoreError::Unavailable(
+                            "the test write was not answered".into(),
+                        ))
+                    })
+            })
+        });
+        let answered = running.await;
+        probe.running = None;
+        answered.map_err(|error| StoreError::Unavailable(error.to_string()))??;
+        probe.good_at = Some(Instant::now());
         Ok(())
     }
 }

@@ -8,7 +8,8 @@ use super::{Store, StoreError};
 const GAUGES: &str = include_str!("sql/gauges.sql");
 
 impl Store {
-    /// A real write, rolled back: a primary that was demoted or ran out of disk fails here.
+    /// A real write, undone, and a real COMMIT: a primary that was demoted or ran out of disk fails
+    /// here, and one that has lost our registration; one whose standbys are gone does not answer.
     ///
     /// # Errors
     ///
@@ -16,18 +17,16 @@ impl Store {
     pub async fn check_writable(&self) -> Result<(), StoreError> {
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
-        let written = transaction
-            .execute("INSERT INTO oncehook.receipt (event_id, received_at, count, secret_label) VALUES (gen_random_uuid(), now(), 1, '')", &[])
-            .await;
-        let cause = match &written {
-            Ok(_) => StoreError::Refused("rolled back on purpose".into()),
-            Err(error) => StoreError::Unavailable(error.to_string()),
-        };
-        // On an error the connection is dropped unless the rollback is answered.
-        if written.is_ok() {
-            transaction.rollback(&cause).await;
+        let written = async {
+            self.0.names.prove(&connection).await?;
+            transaction.savepoint().await?;
+            transaction
+                .execute("INSERT INTO oncehook.receipt (event_id, received_at, count, secret_label) VALUES (gen_random_uuid(), now(), 1, '')", &[])
+                .await?;
+            Ok(transaction.back_to_savepoint().await?)
         }
-        written.map(drop)
+        .await;
+        transaction.end(written).await
     }
 
     /// Reads the numbers.
