@@ -19,6 +19,10 @@ lint:
 fmt:
     cargo fmt
 
+# A primary that dies, is cut off or comes back, with two standbys (docs/proof/failover.md).
+failover:
+    cargo test --test it -- failover:: --nocapture
+
 # A private PostgreSQL, sample sources and handlers; Ctrl-C stops everything. `just dev --fresh` begins anew.
 dev *flags:
     cargo run -- dev {{ flags }}

@@ -14,6 +14,7 @@ mod crash;
 mod dispatch;
 mod embed;
 mod embedded;
+mod failover;
 mod faults;
 mod guards;
 mod handlers;

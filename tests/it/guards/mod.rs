@@ -134,7 +134,8 @@ makes it was taken out of a copy of the tree, the product was built, and the one
 to show the guard was run. It failed, each time; the table says with which words.
 
 `just guards` (`cargo test --test it -- --ignored --nocapture guards::run`) does it again for what
-has changed since, `ONCEHOOK_GUARDS=all` in front of it for all, `ONCEHOOK_GUARDS=<name>` for one.
+has changed since, `ONCEHOOK_GUARDS=all` in front of it for all, `ONCEHOOK_GUARDS=<name>` for one,
+`ONCEHOOK_GUARDS=<module>` for those whose test is in it.
 What is taken out, to the letter, stands in [tests/guards.toml](../../tests/guards.toml); the
 digest says that the run was of that text and that test. The rows are those of the crash matrix in
 [guarantees.md](../guarantees.md). The file is written by the command.

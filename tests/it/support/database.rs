@@ -125,6 +125,16 @@ impl TestDb {
         }
     }
 
+    /// The same database as another server has it, such as a standby.
+    pub(crate) fn on_server(&self, maintenance: &str) -> Self {
+        Self {
+            url: with_database(maintenance, &self.name),
+            name: self.name.clone(),
+            maintenance: maintenance.to_owned(),
+            client: Mutex::new(None),
+        }
+    }
+
     /// A new connection.
     pub(crate) async fn client(&self) -> Client {
         connect(&self.url).await.unwrap()
@@ -244,6 +254,8 @@ impl Drop for TestDb {
                 .build()?;
             runtime.block_on(async {
                 if let Ok(admin) = connect(&maintenance).await {
+                    // Not even for a standby that a test has taken away.
+                    drop(admin.batch_execute("SET synchronous_commit = off").await);
                     drop(drop_database(&admin, &name).await);
                 }
             });

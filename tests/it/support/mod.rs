@@ -4,6 +4,7 @@
 //!   shared cluster ([`shared`]).
 //! - [`FakeClock`]: another clock for a child process, which steps when told.
 //! - [`OwnCluster`]: a whole PostgreSQL, for tests that stop, kill or starve it.
+//! - [`Replicas`]: a primary and two standbys that stream from it, to fail over between.
 //! - [`TestApp`]: real nodes (`oncehook serve`) on a [`TestDb`], as child processes.
 //! - [`PgProxy`]: between node and database, to cut, freeze and delay at a chosen statement.
 //! - [`Receiver`]: the service behind an `http` handler.
@@ -27,6 +28,7 @@ pub(crate) mod own;
 pub(crate) mod proxy;
 pub(crate) mod raw;
 pub(crate) mod receiver;
+pub(crate) mod replicas;
 pub(crate) mod shared;
 pub(crate) mod signer;
 pub(crate) mod wait;
@@ -40,4 +42,5 @@ pub(crate) use own::OwnCluster;
 pub(crate) use proxy::{Action, PgProxy};
 pub(crate) use raw::RawHttp;
 pub(crate) use receiver::{Gate, Received, Receiver, Reply};
+pub(crate) use replicas::Replicas;
 pub(crate) use wait::{until, until_some};

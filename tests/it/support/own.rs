@@ -1,11 +1,12 @@
 //! A PostgreSQL of its own, for tests that stop, kill or starve it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use oncehook::embedded::{Cluster, Options};
 
 use super::database::TestDb;
-use super::shared::shared;
+use super::shared::{OWN_CONNECTIONS, shared};
 
 /// A cluster that one test owns; removed when dropped or when the test process dies.
 #[derive(Debug, Clone)]
@@ -22,12 +23,18 @@ impl OwnCluster {
 
     /// As [`OwnCluster::start`], with PostgreSQL settings such as `("max_connections", "20")`.
     pub(crate) async fn with_settings(settings: &[(&str, &str)]) -> Self {
+        let seed = shared().await.seed().await;
+        Self::copied(seed, settings).await
+    }
+
+    /// Starts one on a copy of a data folder.
+    async fn copied(data: PathBuf, settings: &[(&str, &str)]) -> Self {
         let shared = shared().await;
         let options = Options {
             durable: false,
             ephemeral: true,
-            connections_max: 100,
-            copy_from: Some(shared.seed().await),
+            connections_max: OWN_CONNECTIONS,
+            copy_from: Some(data),
             settings: settings
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -41,6 +48,12 @@ impl OwnCluster {
             url: cluster.url("postgres"),
             cluster: Arc::new(Mutex::new(cluster)),
         }
+    }
+
+    /// Starts a standby on the same data as [`OwnCluster::with_settings`]; `settings` say whom it follows.
+    pub(crate) async fn standby(settings: &[(&str, &str)]) -> Self {
+        let seed = shared().await.standby_seed().await;
+        Self::copied(seed, settings).await
     }
 
     /// The URL of its maintenance database.
@@ -63,6 +76,11 @@ impl OwnCluster {
         self.with(Cluster::kill).await;
     }
 
+    /// As [`OwnCluster::kill`], where nothing can be awaited.
+    pub(crate) fn kill_blocking(&self) {
+        self.cluster.lock().unwrap().kill();
+    }
+
     /// Starts it again on the same data and socket; stops it first if it runs.
     pub(crate) async fn restart(&self) {
         self.with(|cluster| cluster.restart().unwrap()).await;
@@ -74,7 +92,7 @@ impl OwnCluster {
     }
 
     /// The folder of its Unix socket, for `PgProxy`.
-    pub(crate) async fn socket_dir(&self) -> std::path::PathBuf {
+    pub(crate) async fn socket_dir(&self) -> PathBuf {
         self.with(|cluster| cluster.socket_dir()).await
     }
 

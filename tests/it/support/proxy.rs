@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,7 +49,8 @@ struct Traffic {
 
 #[derive(Debug)]
 struct Shared {
-    socket: PathBuf,
+    /// Where new connections lead.
+    socket: Mutex<PathBuf>,
     traffic: watch::Sender<Traffic>,
     rules: Mutex<Vec<Rule>>,
     fired: watch::Sender<usize>,
@@ -67,18 +68,11 @@ pub(crate) struct PgProxy {
 impl PgProxy {
     /// In front of the cluster of a URL (`..?host=/socket/folder`).
     pub(crate) async fn start(url: &str) -> Self {
-        let config: tokio_postgres::Config = url.parse().unwrap();
-        let [tokio_postgres::config::Host::Unix(dir)] = config.get_hosts() else {
-            panic!("not a Unix socket: {url}");
-        };
-        Self::in_front_of(dir).await
-    }
-
-    async fn in_front_of(socket_dir: &Path) -> Self {
+        let socket = Mutex::new(socket(url));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            socket: socket_dir.join(".s.PGSQL.5432"),
+            socket,
             traffic: watch::Sender::new(Traffic::default()),
             rules: Mutex::new(Vec::new()),
             fired: watch::Sender::new(0),
@@ -96,6 +90,17 @@ impl PgProxy {
             shared,
             server,
         }
+    }
+
+    /// The address of the proxy.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Leads new connections to the cluster of another URL. Those that are open stay where they
+    /// are until [`PgProxy::cut`].
+    pub(crate) fn retarget(&self, url: &str) {
+        *self.shared.socket.lock().unwrap() = socket(url);
     }
 
     /// The URL of a database through the proxy.
@@ -210,6 +215,15 @@ impl Shared {
     }
 }
 
+/// The socket of a URL (`..?host=/socket/folder`).
+fn socket(url: &str) -> PathBuf {
+    let config: tokio_postgres::Config = url.parse().unwrap();
+    let [tokio_postgres::config::Host::Unix(dir)] = config.get_hosts() else {
+        panic!("not a Unix socket: {url}");
+    };
+    dir.join(".s.PGSQL.5432")
+}
+
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let mut traffic = shared.traffic.subscribe();
     let now = *traffic.borrow_and_update();
@@ -218,7 +232,8 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     }
     shared.opened.send_modify(|count| *count += 1);
     drop(client.set_nodelay(true));
-    let Ok(server) = UnixStream::connect(&shared.socket).await else {
+    let socket = shared.socket.lock().unwrap().clone();
+    let Ok(server) = UnixStream::connect(socket).await else {
         return;
     };
     let (from_client, to_client) = client.into_split();

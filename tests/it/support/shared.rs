@@ -7,7 +7,7 @@
 //! ```text
 //! <area>/start.lock     one at a time joins or starts
 //! <area>/current        names the run that may be joined
-//! <area>/r<id>/         one run: pg/ (the cluster), clients/<pid>, alive (locked), seed/
+//! <area>/r<id>/         one run: pg/ (the cluster), clients/<pid>, alive (locked), seed/, standby/
 //! <area>/o<id>/         clusters of single tests
 //! ```
 
@@ -28,6 +28,9 @@ use super::database::connect;
 
 /// Seconds without a client after which the cluster ends.
 const GRACE_S: u32 = 10;
+
+/// Connections of a cluster that one test owns.
+pub(crate) const OWN_CONNECTIONS: u16 = 100;
 
 /// The shared cluster, joined for the rest of this process.
 #[derive(Debug, Clone)]
@@ -147,6 +150,8 @@ impl Shared {
             tokio::task::spawn_blocking(move || {
                 let mut cluster = Cluster::start(Options {
                     durable: false,
+                    // A standby needs as many as the server that wrote its data.
+                    connections_max: OWN_CONNECTIONS,
                     ephemeral: true,
                     ..Options::new(&made)
                 })
@@ -159,6 +164,27 @@ impl Shared {
         }
         drop(lock);
         seed
+    }
+
+    /// The same data, for a standby: it begins with what the seed has and gets the rest of the log
+    /// from a primary that was made of the seed too.
+    pub(crate) async fn standby_seed(&self) -> PathBuf {
+        let seed = self.seed().await;
+        let standby = self.run.join("standby");
+        let lock = lock(&self.run.join("seed.lock")).await;
+        if !standby.exists() {
+            let made = self.run.join("standby.new");
+            let copied = Command::new("cp")
+                .arg("-a")
+                .args([&seed, &made])
+                .status()
+                .unwrap();
+            assert!(copied.success(), "cp: {copied}");
+            fs::write(made.join("standby.signal"), "").unwrap();
+            fs::rename(made, &standby).unwrap();
+        }
+        drop(lock);
+        standby
     }
 }
 
