@@ -35,7 +35,7 @@ fn matrix() -> BTreeMap<u32, Vec<String>> {
 }
 
 /// Rows that no test shows yet. A row leaves this list with its test; none is added.
-const NOT_YET: [u32; 15] = [2, 3, 7, 8, 12, 13, 18, 21, 22, 23, 24, 50, 51, 52, 53];
+const NOT_YET: [u32; 14] = [2, 3, 7, 8, 12, 13, 18, 22, 23, 24, 50, 51, 52, 53];
 
 #[test]
 fn every_row_of_the_crash_matrix_has_tests_that_exist_or_says_that_it_has_none() {
