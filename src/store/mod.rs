@@ -23,6 +23,7 @@ mod settings;
 mod signal;
 mod tls;
 pub(crate) mod transaction;
+pub mod verify;
 mod work;
 
 use std::sync::Arc;

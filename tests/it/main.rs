@@ -32,3 +32,4 @@ mod support;
 mod sweep;
 mod tidy;
 mod tls;
+mod verify;
