@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use super::Depth;
 use super::explore::Order;
 use super::stage::{
@@ -34,7 +36,7 @@ pub(super) async fn same_rows(name: &str, depth: Depth) {
                 programs,
                 check: Box::new(move |claimed| {
                     Box::pin(async move {
-                        let claimed: Vec<_> = claimed.iter().map(|n| n.as_u64()).collect();
+                        let claimed: Vec<_> = claimed.iter().map(Value::as_u64).collect();
                         assert!(
                             [[Some(1), Some(2)], [Some(2), Some(1)]]
                                 .contains(&[claimed[0], claimed[1]]),
@@ -76,7 +78,7 @@ pub(super) async fn same_suspect(name: &str, depth: Depth) {
                 programs,
                 check: Box::new(move |claimed| {
                     Box::pin(async move {
-                        let claimed: Vec<_> = claimed.iter().map(|n| n.as_u64()).collect();
+                        let claimed: Vec<_> = claimed.iter().map(Value::as_u64).collect();
                         assert_eq!(claimed[0].zip(claimed[1]).map(|(a, b)| a + b), Some(1));
                         assert_eq!(stage.db.count("delivery").await, 0);
                         stage.check(&key).await;
@@ -99,13 +101,13 @@ pub(super) async fn given_back_late(name: &str, depth: Depth) {
             let programs = vec![
                 program(async move {
                     first.give_back(claimed).await;
-                    serde_json::Value::Null
+                    Value::Null
                 }),
                 program(async move {
                     let reaped = reap(second.clone()).await;
                     let ready = claim_and_run(second.clone()).await;
                     let suspect = claim_suspect_and_run(second).await;
-                    serde_json::json!([reaped, ready, suspect])
+                    json!([reaped, ready, suspect])
                 }),
             ];
             let stage = Arc::clone(&stage);
@@ -114,7 +116,7 @@ pub(super) async fn given_back_late(name: &str, depth: Depth) {
                 check: Box::new(move |done| {
                     Box::pin(async move {
                         // Either it was given back and ran among others, or reaped and ran alone.
-                        let known = [serde_json::json!([0, 1, 0]), serde_json::json!([1, 0, 1])];
+                        let known = [json!([0, 1, 0]), json!([1, 0, 1])];
                         assert!(known.contains(&done[1]), "{done:?}");
                         assert_eq!(
                             stage.db.count("delivery").await,

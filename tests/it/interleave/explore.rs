@@ -38,10 +38,17 @@ const WAITS: &str = "SELECT a.pid, pg_blocking_pids(a.pid),
                    FROM pg_locks l WHERE l.pid = a.pid AND NOT l.granted), false)
   FROM pg_stat_activity a WHERE a.pid = ANY ($1)";
 
+/// What a session does in one run.
+pub(super) enum Program {
+    Works(BoxFuture<'static, Value>),
+    /// It gets to act when another is cut off.
+    Waits,
+}
+
 /// One run: what each session does, and what must hold in the end.
 pub(super) struct Order {
-    /// In the order of the letters; `None` for a session that only acts when another is cut off.
-    pub(super) programs: Vec<Option<BoxFuture<'static, Value>>>,
+    /// In the order of the letters.
+    pub(super) programs: Vec<Program>,
     /// Gets what the programs gave.
     pub(super) check: Box<dyn FnOnce(Vec<Value>) -> LocalBoxFuture<'static, ()>>,
 }
@@ -177,11 +184,13 @@ impl Explorer {
         let results: Arc<Mutex<Vec<Value>>> =
             Arc::new(Mutex::new(vec![Value::Null; order.programs.len()]));
         for (session, program) in self.sessions.iter().zip(&order.programs) {
-            session.begin(program.is_some());
+            session.begin(matches!(program, Program::Works(_)));
         }
         let mut tasks = tokio::task::JoinSet::new();
         for (index, program) in order.programs.into_iter().enumerate() {
-            let Some(program) = program else { continue };
+            let Program::Works(program) = program else {
+                continue;
+            };
             let (results, session) = (Arc::clone(&results), Arc::clone(&self.sessions[index]));
             tasks.spawn(async move {
                 let result = AssertUnwindSafe(program).catch_unwind().await;

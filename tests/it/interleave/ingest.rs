@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Depth;
-use super::explore::{Bound, Order};
+use super::explore::{Bound, Order, Program};
 use super::stage::{Stage, go_on, ingest, keys, ledger, pause, program, submission};
 use super::step::Late;
 
@@ -137,7 +137,7 @@ pub(super) async fn abort_of_one(name: &str, depth: Depth) {
                         .iter()
                         .map(|node| program(ingest(node.clone(), vec![submission(&key[0], 1)])))
                         .collect();
-                    programs.push(None);
+                    programs.push(Program::Waits);
                     let stage = Arc::clone(&stage);
                     Order {
                         programs,

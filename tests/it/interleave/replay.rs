@@ -181,7 +181,7 @@ pub(super) async fn payload_dropped(name: &str, depth: Depth) {
     let stage = Stage::new(2, "", ledger("app.book", 2)).await;
     let plain = Arc::new(stage.plain().await);
     stage
-        .explore(name, depth.bound(1, Some(3)), async |run| {
+        .explore(name, depth.bound(1, Some(2)), async |run| {
             let key = keys(run, 1);
             stage.db.execute("SELECT oncehook.make_partitions(2)").await;
             done(&stage, &key).await;

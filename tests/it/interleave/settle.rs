@@ -6,7 +6,7 @@ use oncehook::engine::turns::Claimed;
 use serde_json::{Value, json};
 
 use super::Depth;
-use super::explore::Order;
+use super::explore::{Order, Program};
 use super::stage::{Stage, claim_suspect_and_run, keys, ledger, program, reap, run as settle};
 use super::step::Late;
 
@@ -14,7 +14,7 @@ use super::step::Late;
 pub(super) async fn and_reaper(name: &str, depth: Depth) {
     let stage = Stage::new(2, "", ledger("app.book", 50)).await;
     stage
-        .explore(name, depth.bound(2, None), async |run| {
+        .explore(name, depth.bound(3, None), async |run| {
             let keys = keys(run, 2);
             let claimed = stage.leased(0, &keys).await;
             stage.end_leases().await;
@@ -76,7 +76,7 @@ pub(super) async fn reaper_and_successor(name: &str, depth: Depth) {
 pub(super) async fn after_the_lease(name: &str, depth: Depth) {
     let stage = Stage::new(2, "", ledger("app.book", 50)).await;
     stage
-        .explore(name, depth.bound(2, None), async |run| {
+        .explore(name, depth.bound(5, None), async |run| {
             let key = keys(run, 1);
             let lost = stage.leased(0, &key).await;
             stage.end_leases().await;
@@ -148,7 +148,7 @@ pub(super) async fn commit_cut_off(name: &str, depth: Depth) {
                             let reaped = reap(successor.clone()).await;
                             json!([reaped, claim_suspect_and_run(successor).await])
                         }),
-                        None,
+                        Program::Waits,
                     ];
                     let stage = Arc::clone(&stage);
                     Order {

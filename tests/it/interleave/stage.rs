@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use oncehook::HandlerSpec;
 use oncehook::engine::turns::{Claimed, Turns};
 use oncehook::ingest::{Fate, StoredRequest, Submission};
@@ -18,7 +17,7 @@ use tokio_postgres::config::Host;
 use crate::support::inbox::{event, stripe_source};
 use crate::support::{TestDb, connect};
 
-use super::explore::{Bound, Count, Explorer, Order};
+use super::explore::{Bound, Count, Explorer, Order, Program};
 use super::step::{Session, Stepper};
 
 /// Effects by plain inserts, so that a second one shows; a place where a statement can be stopped
@@ -254,10 +253,8 @@ impl Stage {
 }
 
 /// A program of a session.
-pub(super) fn program(
-    work: impl Future<Output = Value> + Send + 'static,
-) -> Option<BoxFuture<'static, Value>> {
-    Some(Box::pin(work))
+pub(super) fn program(work: impl Future<Output = Value> + Send + 'static) -> Program {
+    Program::Works(Box::pin(work))
 }
 
 /// Keys of one run.
