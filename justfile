@@ -39,6 +39,10 @@ bench:
 model more="1":
     MODEL_MORE={{ more }} cargo test --release --test model -- --ignored --nocapture
 
+# Every order of statements of two and three sessions; `ONCEHOOK_SWITCHES=2 just interleave` bounds it: docs/proof/interleavings.md.
+interleave:
+    cargo test --test it -- --ignored --nocapture --exact interleave::every_order
+
 # Half of the capacity for so long, with faults meanwhile: docs/proof/soak.md.
 soak time="30m":
     SOAK_FOR={{ time }} cargo test --release --test it -- --ignored --exact soak::the_soak --nocapture

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// What executes now, and what may hold more work.
 #[derive(Default)]
-struct Running {
+pub(crate) struct Running {
     tasks: JoinSet<()>,
     handler_of: HashMap<Id, i32>,
     /// Tasks per handler: batches or calls.
@@ -166,7 +166,7 @@ impl Running {
     }
 }
 
-async fn wait_for_all(running: &mut Running) {
+pub(crate) async fn wait_for_all(running: &mut Running) {
     while let Some(done) = running.tasks.join_next_with_id().await {
         running.ended(done);
     }
@@ -283,7 +283,7 @@ async fn claim_suspect(
 }
 
 /// Starts the tasks of one handler's leases: one for a transactional batch, one per call.
-async fn start(
+pub(crate) async fn start(
     context: &Context,
     handler: &Arc<ActiveHandler>,
     leases: Vec<Lease>,

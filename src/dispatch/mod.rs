@@ -11,9 +11,9 @@
 //! Every write proves its lease token; the database's clock alone decides when a lease ends.
 
 mod active;
-mod claim;
+pub(crate) mod claim;
 pub mod handler;
-mod reap;
+pub(crate) mod reap;
 mod settle;
 mod work;
 

@@ -34,7 +34,7 @@ pub(super) async fn run(context: Context) {
 
 /// One transaction: rows that are being settled are locked by their worker and skipped; those
 /// taken stay locked until the decision is written.
-async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
+pub(crate) async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
     let handlers: Vec<i32> = active.handlers.keys().copied().collect();
     let connection = store.admin().await?;
     let transaction = Transaction::begin(&connection, Limits::SHORT).await?;

@@ -34,6 +34,7 @@ pub(super) async fn transactional(
 ) {
     let mut waiting: VecDeque<Lease> = leases.into();
     let mut singly: VecDeque<Lease> = VecDeque::new();
+    let mut looked_for_partition = false;
     while !waiting.is_empty() || !singly.is_empty() {
         if context.is_stopping() || claimed_at.elapsed() > handler.spec.lease / 2 {
             waiting.append(&mut singly);
@@ -53,10 +54,13 @@ pub(super) async fn transactional(
                 }
                 singly.extend(rest.confirm);
             }
-            Err(failure) => match failed_batch(&context, &handler, batch, failure, alone).await {
-                Next::Singly(members) => singly.extend(members),
-                Next::Settled => {}
-            },
+            Err(failure) => {
+                let looked = &mut looked_for_partition;
+                match failed_batch(&context, &handler, batch, failure, alone, looked).await {
+                    Next::Singly(members) => singly.extend(members),
+                    Next::Settled => {}
+                }
+            }
         }
     }
 }
@@ -161,6 +165,7 @@ async fn failed_batch(
     mut batch: Vec<Lease>,
     failure: Failure,
     alone: bool,
+    looked_for_partition: &mut bool,
 ) -> Next {
     let timed_out = || Verdict::Retry {
         after: None,
@@ -182,8 +187,13 @@ async fn failed_batch(
             resolve_lost(context, handler, &batch, alone).await;
             Next::Settled
         }
-        // Nobody's failure: it runs again at once.
-        Failure::Broken(error) if context.store.made_missing_partitions(&error).await => {
+        // Nobody's failure: it runs again at once. There may be none to make because another node
+        // has just made it; when that happens a second time, the row's day has none.
+        Failure::Broken(error)
+            if let Some(made) = context.store.made_missing_partitions(&error).await
+                && (made > 0 || !*looked_for_partition) =>
+        {
+            *looked_for_partition |= made == 0;
             Next::Singly(batch)
         }
         Failure::Broken(error) => {

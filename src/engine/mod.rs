@@ -2,6 +2,8 @@
 
 mod background;
 mod refusals;
+#[doc(hidden)]
+pub mod turns;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ const TRIES: u32 = 4;
 const BATCH_TIME: Duration = Duration::from_secs(30);
 
 /// What a request gets: its receipt, or word that it is not durable.
-pub(super) type Answer = Result<Receipt, Unavailable>;
+pub(crate) type Answer = Result<Receipt, Unavailable>;
 
 const DATABASE: Unavailable = Unavailable { reason: "database" };
 
@@ -34,7 +34,7 @@ const DATABASE: Unavailable = Unavailable { reason: "database" };
 /// An error of the data is searched by halving the batch, so that one bad request never harms its
 /// neighbours; one that fails alone is kept as unreadable. After an error of the database every
 /// request is answered "not durable".
-pub(super) async fn write(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
+pub(crate) async fn write(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
     let began = Instant::now();
     let answers = match tokio::time::timeout(BATCH_TIME, divide(store, batch)).await {
         Ok(answers) => answers,

@@ -7,6 +7,7 @@ mod batch;
 mod judge;
 mod queue;
 
+pub(crate) use batch::write;
 pub use queue::{Ingest, IngestConfig};
 
 use std::sync::Arc;

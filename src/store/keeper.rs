@@ -30,20 +30,21 @@ impl Store {
         Ok(rows.first().map_or(0, |row| row.get(0)))
     }
 
-    /// Makes the day partitions if it was their absence that failed a write; whether there were
-    /// any to make.
-    pub(crate) async fn made_missing_partitions(&self, error: &StoreError) -> bool {
+    /// Makes the day partitions if it was their absence that failed a write; returns how many.
+    /// `None` when it was something else or they cannot be made. None to make, `Some(0)`: another
+    /// node was quicker, or the row is of a day for which none are made.
+    pub(crate) async fn made_missing_partitions(&self, error: &StoreError) -> Option<i32> {
         if !is_missing_partition(error) {
-            return false;
+            return None;
         }
         match self.make_partitions().await {
             Ok(made) => {
                 tracing::error!(partitions = made, "partitions were missing");
-                made > 0
+                Some(made)
             }
             Err(error) => {
                 tracing::error!(error = %error, "partitions are missing and cannot be made");
-                false
+                None
             }
         }
     }

@@ -21,6 +21,7 @@ mod handlers;
 mod harness;
 mod health;
 mod http;
+mod interleave;
 mod judge;
 mod names;
 mod postgres;

@@ -387,7 +387,7 @@ pub(crate) async fn read_frame(
 }
 
 /// The text of the statement that this frame executes.
-fn executed(frame: &[u8], prepared: &mut HashMap<String, String>) -> Option<String> {
+pub(crate) fn executed(frame: &[u8], prepared: &mut HashMap<String, String>) -> Option<String> {
     let mut texts = frame
         .get(5..)?
         .split(|byte| *byte == 0)

@@ -1,0 +1,132 @@
+//! Nodes that want the same deliveries.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Depth;
+use super::explore::Order;
+use super::stage::{
+    Stage, claim_and_run, claim_suspect_and_run, go_on, keys, ledger, pause, program, reap,
+};
+
+/// A claim can be stopped at the row of this number, its locks taken.
+fn paused_at(row: u8) -> String {
+    format!(
+        "CREATE TRIGGER pause BEFORE UPDATE ON oncehook.delivery FOR EACH ROW EXECUTE FUNCTION app.pause_at({row})"
+    )
+}
+
+/// Three events, batches of two: two nodes claim and settle, a claim is stopped between its rows.
+pub(super) async fn same_rows(name: &str, depth: Depth) {
+    let stage = Stage::new(2, &paused_at(2), ledger("app.book", 2)).await;
+    let plain = Arc::new(stage.plain().await);
+    let count = stage
+        .explore(name, depth.bound(1, Some(3)), async |run| {
+            let keys = keys(run, 3);
+            stage.store(&keys).await;
+            pause(&plain).await;
+            let programs = vec![
+                program(claim_and_run(stage.nodes[0].clone())),
+                program(claim_and_run(stage.nodes[1].clone())),
+                program(go_on(Arc::clone(&plain))),
+            ];
+            let stage = Arc::clone(&stage);
+            Order {
+                programs,
+                check: Box::new(move |claimed| {
+                    Box::pin(async move {
+                        let claimed: Vec<_> = claimed.iter().map(Value::as_u64).collect();
+                        assert!(
+                            [[Some(1), Some(2)], [Some(2), Some(1)]]
+                                .contains(&[claimed[0], claimed[1]]),
+                            "{claimed:?}"
+                        );
+                        assert_eq!(
+                            stage.db.count("delivery").await,
+                            0,
+                            "each is settled by its holder"
+                        );
+                        stage.check(&keys).await;
+                    })
+                }),
+            }
+        })
+        .await;
+    assert!(
+        count.is_none_or(|count| count.waits > 0),
+        "no claim was ever stopped"
+    );
+}
+
+/// Two nodes claim the only suspect, a claim is stopped at it.
+pub(super) async fn same_suspect(name: &str, depth: Depth) {
+    let stage = Stage::new(2, &paused_at(1), ledger("app.book", 2)).await;
+    let plain = Arc::new(stage.plain().await);
+    stage
+        .explore(name, depth.bound(2, None), async |run| {
+            let key = keys(run, 1);
+            stage.suspects(&key).await;
+            pause(&plain).await;
+            let programs = vec![
+                program(claim_suspect_and_run(stage.nodes[0].clone())),
+                program(claim_suspect_and_run(stage.nodes[1].clone())),
+                program(go_on(Arc::clone(&plain))),
+            ];
+            let stage = Arc::clone(&stage);
+            Order {
+                programs,
+                check: Box::new(move |claimed| {
+                    Box::pin(async move {
+                        let claimed: Vec<_> = claimed.iter().map(Value::as_u64).collect();
+                        assert_eq!(claimed[0].zip(claimed[1]).map(|(a, b)| a + b), Some(1));
+                        assert_eq!(stage.db.count("delivery").await, 0);
+                        stage.check(&key).await;
+                    })
+                }),
+            }
+        })
+        .await;
+}
+
+/// A node that is told to stop gives its lease back when it has ended; another reaps and works on.
+pub(super) async fn given_back_late(name: &str, depth: Depth) {
+    let stage = Stage::new(2, "", ledger("app.book", 2)).await;
+    stage
+        .explore(name, depth.bound(2, None), async |run| {
+            let key = keys(run, 1);
+            let claimed = stage.leased(0, &key).await;
+            stage.end_leases().await;
+            let (first, second) = (stage.nodes[0].clone(), stage.nodes[1].clone());
+            let programs = vec![
+                program(async move {
+                    first.give_back(claimed).await;
+                    Value::Null
+                }),
+                program(async move {
+                    let reaped = reap(second.clone()).await;
+                    let ready = claim_and_run(second.clone()).await;
+                    let suspect = claim_suspect_and_run(second).await;
+                    json!([reaped, ready, suspect])
+                }),
+            ];
+            let stage = Arc::clone(&stage);
+            Order {
+                programs,
+                check: Box::new(move |done| {
+                    Box::pin(async move {
+                        // Either it was given back and ran among others, or reaped and ran alone.
+                        let known = [json!([0, 1, 0]), json!([1, 0, 1])];
+                        assert!(known.contains(&done[1]), "{done:?}");
+                        assert_eq!(
+                            stage.db.count("delivery").await,
+                            0,
+                            "its new holder has settled it"
+                        );
+                        stage.check(&key).await;
+                    })
+                }),
+            }
+        })
+        .await;
+}
