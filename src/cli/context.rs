@@ -58,8 +58,8 @@ impl Context {
         if path.is_none() && self.environment.get("ONCEHOOK_DATABASE__URL").is_none() {
             self.path()?;
         }
-        let url = config::database_url(path.as_deref().map(Path::new), &self.environment)?;
-        Ok(Settings::parse(url.expose())?)
+        let database = config::database(path.as_deref().map(Path::new), &self.environment)?;
+        Ok(database.settings()?)
     }
 
     /// The database.

@@ -119,7 +119,7 @@ impl From<StoreError> for Failure {
             StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Migration(_) => {
                 (Exit::No, None)
             }
-            StoreError::Url(_) => (
+            StoreError::Url(..) => (
                 Exit::Usage,
                 Some(
                     "write database.url as postgresql://user:password@host:5432/database?sslmode=verify-full",

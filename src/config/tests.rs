@@ -162,14 +162,14 @@ fn variables_win_over_the_file_and_unknown_ones_are_refused() {
 fn the_database_alone_can_be_read() {
     let path = Path::new("/nonexistent/oncehook.toml");
     assert!(matches!(
-        database_url(Some(path), &environment()),
+        database(Some(path), &environment()),
         Err(ConfigError::Unreadable { .. })
     ));
     let environment = [("ONCEHOOK_DATABASE__URL", "postgresql://x/y")]
         .into_iter()
         .collect();
     assert_eq!(
-        database_url(None, &environment).unwrap().expose(),
+        database(None, &environment).unwrap().url.expose(),
         "postgresql://x/y"
     );
     let folder = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ fn the_database_alone_can_be_read() {
     .unwrap();
     let environment = Environment::default();
     assert_eq!(
-        database_url(Some(&path), &environment).unwrap().expose(),
+        database(Some(&path), &environment).unwrap().url.expose(),
         "postgresql://z"
     );
 }

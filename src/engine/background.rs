@@ -74,8 +74,10 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
         let line = match store.listen(Arc::clone(&wake)).await {
             Ok(line) => {
                 // What was said while nobody listened.
-                wake.notify_one();
-                Some(line)
+                if line.is_some() {
+                    wake.notify_one();
+                }
+                line
             }
             Err(error) => {
                 tracing::debug!(error = %error, "not listening for wake-ups; polling goes on");

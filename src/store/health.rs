@@ -33,12 +33,10 @@ impl Store {
     /// Reads the numbers.
     pub(crate) async fn gauges(&self, known_handlers: &[i32]) -> Result<Gauges, StoreError> {
         let connection = self.admin().await?;
-        let statement = connection.prepared(GAUGES).await?;
-        let row = connection
-            .client()
-            .query_one(&statement, &[&known_handlers])
-            .await;
-        let row = connection.checked(row)?;
+        let rows = connection.query_alone(GAUGES, &[&known_handlers]).await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::Unavailable("the gauges came without a row".into()))?;
         Ok(Gauges {
             oldest_ready_s: row.get(0),
             late: row.get(1),

@@ -14,6 +14,7 @@ pub(crate) mod ingest;
 pub(crate) mod keeper;
 pub(crate) mod locked;
 pub mod migrate;
+mod pooling;
 pub mod query;
 pub(crate) mod registry;
 pub(crate) mod rejected;
@@ -21,6 +22,7 @@ mod replay;
 pub mod sample;
 mod settings;
 mod signal;
+mod statement;
 mod tls;
 pub(crate) mod transaction;
 mod work;
@@ -31,7 +33,7 @@ use tokio::runtime::Handle;
 
 pub use error::StoreError;
 pub use replay::ReplayRequest;
-pub use settings::Settings;
+pub use settings::{Pooling, Settings};
 pub(crate) use signal::Signal;
 pub use work::Work;
 

@@ -13,8 +13,11 @@ pub(crate) struct Signal(Connection);
 
 impl Store {
     /// Connects and listens; `wake` is notified by every wake-up and when the connection ends.
-    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Signal, StoreError> {
-        let settings = &self.0.settings;
+    /// `None` where there is no way to a session: then polling is all there is.
+    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Option<Signal>, StoreError> {
+        let Some(settings) = self.0.settings.with_session() else {
+            return Ok(None);
+        };
         let connection = connect(
             settings,
             &tls::connector(settings)?,
@@ -26,7 +29,7 @@ impl Store {
             .client()
             .batch_execute("LISTEN oncehook_work")
             .await?;
-        Ok(Signal(connection))
+        Ok(Some(Signal(connection)))
     }
 }
 
