@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::domain::SecretText;
-use crate::store::{Pooling, Settings, StoreError};
 
 use super::secret::Vault;
 use super::section::Section;
@@ -20,21 +19,13 @@ pub struct Database {
     pub direct_url: Option<SecretText>,
 }
 
-impl Database {
-    /// The connection settings.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Url`], without the URL.
-    pub fn settings(&self) -> Result<Settings, StoreError> {
-        let settings = Settings::parse(self.url.expose())?;
-        match self.pooling {
-            Pooling::Session => Ok(settings),
-            Pooling::Transaction => {
-                settings.pooled_by_transaction(self.direct_url.as_ref().map(SecretText::expose))
-            }
-        }
-    }
+/// What `database.url` leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// PostgreSQL itself, or a pooler in session mode.
+    Session,
+    /// A pooler in transaction mode.
+    Transaction,
 }
 
 /// `[listen]`.
@@ -131,7 +122,7 @@ pub(super) fn database(root: &Section<'_>, vault: Vault<'_>) -> Option<Database>
         section.word("pooling", &POOLING)
     } else {
         section.value("pooling");
-        Some(Pooling::default())
+        Some(Pooling::Session)
     };
     let direct_url = section
         .text("direct_url")

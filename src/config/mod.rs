@@ -27,7 +27,7 @@ use crate::engine::EngineConfig;
 use crate::ingest::IngestConfig;
 use crate::provider::Source;
 
-pub use basics::{Database, Dispatch, Limits, Listen, Log, LogFormat};
+pub use basics::{Database, Dispatch, Limits, Listen, Log, LogFormat, Pooling};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use problem::{Origin, Problem};

@@ -187,6 +187,32 @@ fn the_database_alone_can_be_read() {
 }
 
 #[test]
+fn the_way_past_a_pooler_belongs_to_a_pooler() {
+    let read = |lines: &str| {
+        let text = format!("[database]\nurl = \"postgresql://pooler/d\"\n{lines}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oncehook.toml");
+        std::fs::write(&path, text).unwrap();
+        database(Some(&path), &Environment::default()).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("").unwrap().pooling, Pooling::Session);
+    let pooled = read("pooling = \"transaction\"").unwrap();
+    assert_eq!((pooled.pooling, pooled.direct_url), (Pooling::Transaction, None));
+    let direct = "direct_url = \"postgresql://db/d\"";
+    let pooled = read(&format!("pooling = \"transaction\"\n{direct}")).unwrap();
+    assert_eq!(pooled.direct_url.unwrap().expose(), "postgresql://db/d");
+    for (lines, says) in [
+        (direct, "set pooling = \"transaction\""),
+        ("pooling = \"statement\"", "must be \"session\" or \"transaction\""),
+        ("pooling = \"transaction\"\ndirect_url = \"env:NOT_THERE\"", "NOT_THERE"),
+        ("pooling = \"transaction\"\ndirect_url = \" \"", "`direct_url` is empty"),
+    ] {
+        let error = read(lines).unwrap_err();
+        assert!(error.contains(says) && error.contains("line 3") | error.contains("line 4"), "{error}");
+    }
+}
+
+#[test]
 fn every_error_is_said_at_once_with_its_line() {
     let text = r#"
 [database]

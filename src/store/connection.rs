@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Row, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
-use super::settings::{Pooling, Settings};
+use super::settings::{Sessions, Settings};
 use super::statement::{Prepared, parameter_types};
 use super::transaction::{
     AS_AT_CONNECT, BY_INDEX, DURABLE, Params, is_connection_error, is_stale_session,
@@ -37,7 +37,7 @@ pub(super) const KEEPALIVES: &str =
 #[derive(Debug)]
 pub(crate) struct Connection {
     client: Client,
-    pooling: Pooling,
+    sessions: Sessions,
     statements: Mutex<HashMap<&'static str, Prepared>>,
     warnings: Arc<AtomicU64>,
     /// Set from BEGIN until COMMIT or ROLLBACK has been answered, and after errors that mean the
@@ -61,9 +61,9 @@ impl Connection {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = match self.pooling {
-            Pooling::Session => Prepared::Named(self.client.prepare(sql).await?),
-            Pooling::Transaction => {
+        let statement = match self.sessions {
+            Sessions::Own => Prepared::Named(self.client.prepare(sql).await?),
+            Sessions::Lent => {
                 // Inside a transaction the session is ours already, or a handler's.
                 let inside = self.unclean.load(Ordering::Acquire);
                 let before = if inside { "" } else { self.own_session };
@@ -223,9 +223,9 @@ pub(super) async fn connect(
         }
     });
     // One message: a session that is lent by the transaction is ours until it is answered.
-    let keepalives = match settings.pooling {
-        Pooling::Session => KEEPALIVES,
-        Pooling::Transaction => "",
+    let keepalives = match settings.sessions {
+        Sessions::Own => KEEPALIVES,
+        Sessions::Lent => "",
     };
     let answer = client
         .simple_query(&format!(
@@ -238,15 +238,15 @@ pub(super) async fn connect(
     });
     let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
     backend.store(column(2).parse().unwrap_or_default(), Ordering::Release);
-    let own_session = match (settings.pooling, column(0)) {
-        (Pooling::Transaction, _) => AS_AT_CONNECT,
-        (Pooling::Session, "off" | "local" | "remote_write") => DURABLE,
-        (Pooling::Session, _) => "",
+    let own_session = match (settings.sessions, column(0)) {
+        (Sessions::Lent, _) => AS_AT_CONNECT,
+        (Sessions::Own, "off" | "local" | "remote_write") => DURABLE,
+        (Sessions::Own, _) => "",
     };
     let looks_for_client = column(1) == "t";
     Ok(Connection {
         client,
-        pooling: settings.pooling,
+        sessions: settings.sessions,
         statements: Mutex::default(),
         warnings,
         unclean: AtomicBool::new(false),

@@ -6,7 +6,8 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::connection::KEEPALIVES;
-use super::{Pooling, Settings, StoreError, tls};
+use super::settings::Sessions;
+use super::{Settings, StoreError, tls};
 
 mod embedded {
     #![allow(missing_docs, clippy::pedantic, reason = "generated")]
@@ -138,7 +139,7 @@ async fn client(settings: &Settings) -> Result<(Client, tokio::task::JoinHandle<
         .await
         .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
     let task = tokio::spawn(async move { drop(connection.await) });
-    if settings.pooling == Pooling::Session {
+    if settings.sessions == Sessions::Own {
         client.batch_execute(KEEPALIVES).await?;
     }
     Ok((client, task))

@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 
 pub use error::StoreError;
 pub use replay::ReplayRequest;
-pub use settings::{Pooling, Settings};
+pub use settings::Settings;
 pub(crate) use signal::Signal;
 pub use work::Work;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::settings::Pooling;
+use super::settings::Sessions;
 use super::{Store, StoreError};
 
 /// A pool with room for one transaction only makes the second question wait.
@@ -26,10 +26,10 @@ impl Store {
         let taken = session(other.client(), "BEGIN;")
             .await
             .map_err(in_transaction)?;
-        let lent = match self.0.settings.pooling {
-            Pooling::Transaction => false,
-            Pooling::Session if taken == own => true,
-            Pooling::Session => {
+        let lent = match self.0.settings.sessions {
+            Sessions::Lent => false,
+            Sessions::Own if taken == own => true,
+            Sessions::Own => {
                 match tokio::time::timeout(ANSWERED, session(one.client(), "")).await {
                     Ok(again) => again? != own,
                     Err(_) => true,

@@ -22,14 +22,13 @@ pub(super) enum Trust {
     Full,
 }
 
-/// For how long a connection has a server session of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pooling {
-    /// As long as it is open: PostgreSQL itself, or a pooler in session mode.
-    #[default]
-    Session,
-    /// For one transaction: a pooler in transaction mode.
-    Transaction,
+/// Whose the server sessions are that connections have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sessions {
+    /// The connection's: PostgreSQL itself, or a pooler in session mode.
+    Own,
+    /// A pooler's, which lends one for a transaction.
+    Lent,
 }
 
 /// Connection settings parsed from a URL; honours `sslmode` up to `verify-full` and `sslrootcert`.
@@ -38,7 +37,7 @@ pub struct Settings {
     pub(super) config: Config,
     pub(super) trust: Trust,
     pub(super) root_cert: Option<PathBuf>,
-    pub(super) pooling: Pooling,
+    pub(super) sessions: Sessions,
     direct: Option<Box<Self>>,
 }
 
@@ -60,7 +59,7 @@ impl Settings {
     ///
     /// As [`Settings::parse`], for `direct`.
     pub fn pooled_by_transaction(mut self, direct: Option<&str>) -> Result<Self, StoreError> {
-        self.pooling = Pooling::Transaction;
+        self.sessions = Sessions::Lent;
         self.direct = direct
             .map(|url| Self::parse_key("database.direct_url", url))
             .transpose()?
@@ -70,9 +69,9 @@ impl Settings {
 
     /// The way to a session of one's own, if there is one.
     pub(super) fn with_session(&self) -> Option<&Self> {
-        match self.pooling {
-            Pooling::Session => Some(self),
-            Pooling::Transaction => self.direct.as_deref(),
+        match self.sessions {
+            Sessions::Own => Some(self),
+            Sessions::Lent => self.direct.as_deref(),
         }
     }
 
@@ -114,7 +113,7 @@ impl Settings {
             config,
             trust,
             root_cert,
-            pooling: Pooling::default(),
+            sessions: Sessions::Own,
             direct: None,
         })
     }

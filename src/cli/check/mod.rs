@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::dispatch::HandlerKind;
 use crate::store::{Settings, Store, migrate};
 
-use super::context::Context;
+use super::context::{self, Context};
 use super::failure::Failure;
 use super::words;
 
@@ -34,7 +34,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
             return Err(invalid(context, &errors, error.into()));
         }
     };
-    let settings = match config.database.settings() {
+    let settings = match context::settings(&config.database) {
         Ok(settings) => settings,
         Err(error) => {
             let errors = [error.to_string()];

@@ -9,7 +9,7 @@ use crate::config::{Config, LogFormat};
 use crate::store::{Settings, Store, migrate};
 use crate::telemetry::logs::{self, Form};
 
-use super::context::Context;
+use super::context::{self, Context};
 use super::failure::Failure;
 use super::words;
 
@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
     let mut signals = Signals::listen()?;
     let start = async {
-        let settings = config.database.settings()?;
+        let settings = context::settings(&config.database)?;
         let store = Store::new(settings.clone(), config.dispatch.connections)?;
         store.check_pooling().await?;
         up_to_date(context, &settings, args.migrate).await?;

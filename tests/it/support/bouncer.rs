@@ -34,7 +34,7 @@ impl PgBouncer {
         };
         let folder = tempfile::tempdir().unwrap();
         let address = free_address();
-        write_config(folder.path(), address, socket_dir, pool_mode, sessions);
+        write_config(&program, folder.path(), address, socket_dir, pool_mode, sessions);
         let process = spawn(&program, folder.path());
         let started = Self {
             program,
@@ -71,6 +71,7 @@ impl PgBouncer {
     /// The same in another mode.
     pub(crate) async fn restart_in(&mut self, pool_mode: &str, sessions: usize) {
         write_config(
+            &self.program,
             self.folder.path(),
             self.address,
             &self.socket_dir,
@@ -111,6 +112,7 @@ fn program() -> Option<PathBuf> {
 
 /// The lines of the documentation, with our own addresses, without passwords.
 fn write_config(
+    program: &Path,
     folder: &Path,
     address: SocketAddr,
     socket_dir: &Path,
@@ -137,7 +139,18 @@ fn write_config(
         lines.push('\n');
     }
     lines.push_str("unix_socket_dir =\n");
+    // From 1.21 on it can track named statements; whether it does must not matter.
+    if tracks_statements(program) {
+        lines.push_str("max_prepared_statements = 0\n");
+    }
     std::fs::write(config(folder), lines).unwrap();
+}
+
+fn tracks_statements(program: &Path) -> bool {
+    let output = Command::new(program).arg("-V").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let minor = said.split(['.', ' ']).nth(2).unwrap();
+    minor.parse::<u32>().unwrap() >= 21
 }
 
 fn config(folder: &Path) -> PathBuf {
