@@ -197,18 +197,33 @@ fn the_way_past_a_pooler_belongs_to_a_pooler() {
     };
     assert_eq!(read("").unwrap().pooling, Pooling::Session);
     let pooled = read("pooling = \"transaction\"").unwrap();
-    assert_eq!((pooled.pooling, pooled.direct_url), (Pooling::Transaction, None));
+    assert_eq!(
+        (pooled.pooling, pooled.direct_url),
+        (Pooling::Transaction, None)
+    );
     let direct = "direct_url = \"postgresql://db/d\"";
     let pooled = read(&format!("pooling = \"transaction\"\n{direct}")).unwrap();
     assert_eq!(pooled.direct_url.unwrap().expose(), "postgresql://db/d");
     for (lines, says) in [
         (direct, "set pooling = \"transaction\""),
-        ("pooling = \"statement\"", "must be \"session\" or \"transaction\""),
-        ("pooling = \"transaction\"\ndirect_url = \"env:NOT_THERE\"", "NOT_THERE"),
-        ("pooling = \"transaction\"\ndirect_url = \" \"", "`direct_url` is empty"),
+        (
+            "pooling = \"statement\"",
+            "must be \"session\" or \"transaction\"",
+        ),
+        (
+            "pooling = \"transaction\"\ndirect_url = \"env:NOT_THERE\"",
+            "NOT_THERE",
+        ),
+        (
+            "pooling = \"transaction\"\ndirect_url = \" \"",
+            "`direct_url` is empty",
+        ),
     ] {
         let error = read(lines).unwrap_err();
-        assert!(error.contains(says) && error.contains("line 3") | error.contains("line 4"), "{error}");
+        assert!(
+            error.contains(says) && error.contains("line 3") | error.contains("line 4"),
+            "{error}"
+        );
     }
 }
 

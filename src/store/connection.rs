@@ -33,6 +33,11 @@ const CONNECTION_MADE: Duration = Duration::from_secs(10);
 pub(super) const KEEPALIVES: &str =
     "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
 
+/// `DISCARD ALL` without `DEALLOCATE ALL` and `DISCARD PLANS`: what is prepared stays.
+const FORGET: &str = "\
+    CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; \
+    SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+
 /// One connection to PostgreSQL.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -45,6 +50,7 @@ pub(crate) struct Connection {
     unclean: AtomicBool,
     /// What begins each of our transactions, so that its session is as ours must be.
     own_session: &'static str,
+    after_handlers: String,
     /// Whether the server's platform can tell, while a statement runs, that its client has gone.
     looks_for_client: bool,
 }
@@ -88,6 +94,12 @@ impl Connection {
     /// What begins each of our transactions, so that its session is as ours must be.
     pub(super) fn own_session(&self) -> &'static str {
         self.own_session
+    }
+
+    /// What takes back everything that a handler can leave in a session except for prepared
+    /// statements, which are ours. Those of a name of its own are the handler's affair.
+    pub(super) fn after_handlers(&self) -> &str {
+        &self.after_handlers
     }
 
     pub(super) fn looks_for_client(&self) -> bool {
@@ -243,6 +255,14 @@ pub(super) async fn connect(
         (Sessions::Own, "off" | "local" | "remote_write") => DURABLE,
         (Sessions::Own, _) => "",
     };
+    // PostgreSQL knows what the connection began with; behind a pooler somebody else began it.
+    let again = match settings.sessions {
+        Sessions::Own => KEEPALIVES.to_owned(),
+        Sessions::Lent => format!(
+            "SET client_encoding = 'UTF8'; SET application_name = '{}'",
+            settings.application_name().replace('\'', "''")
+        ),
+    };
     let looks_for_client = column(1) == "t";
     Ok(Connection {
         client,
@@ -251,6 +271,7 @@ pub(super) async fn connect(
         warnings,
         unclean: AtomicBool::new(false),
         own_session,
+        after_handlers: format!("{FORGET}; {again}"),
         looks_for_client,
     })
 }

@@ -66,7 +66,10 @@ pub(crate) async fn begin<'c>(
             }
         },
     );
-    let transaction = transaction?;
+    let transaction = match plans {
+        Plans::Ours => transaction?,
+        Plans::Handlers => transaction?.for_handlers(),
+    };
     // The first error is the cause, the others follow from it.
     let read = rows.and_then(|rows| {
         let done = done?;

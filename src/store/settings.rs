@@ -118,6 +118,10 @@ impl Settings {
         })
     }
 
+    pub(super) fn application_name(&self) -> &str {
+        self.config.get_application_name().unwrap_or_default()
+    }
+
     /// The database's name, for people.
     pub fn database(&self) -> &str {
         self.config.get_dbname().unwrap_or("(default)")

@@ -56,6 +56,8 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Transaction<'c> {
     connection: &'c Connection,
+    /// Handlers' statements run in it, which may leave something in the session.
+    handlers: bool,
 }
 
 impl<'c> Transaction<'c> {
@@ -98,7 +100,30 @@ impl<'c> Transaction<'c> {
         );
         connection.set_unclean(true);
         connection.client().batch_execute(&text).await?;
-        Ok(Self { connection })
+        Ok(Self {
+            connection,
+            handlers: false,
+        })
+    }
+
+    /// Handlers' statements come next: with the end of the transaction the session is as it was.
+    pub(super) fn for_handlers(self) -> Self {
+        Self {
+            handlers: true,
+            ..self
+        }
+    }
+
+    /// COMMIT or ROLLBACK, and what else the end needs. One message: a session that is lent is still
+    /// the same. An error behind the COMMIT is read back as one of it.
+    async fn finish(&self, word: &str) -> Result<(), tokio_postgres::Error> {
+        let client = self.connection.client();
+        if self.handlers {
+            let text = format!("{word}; {}", self.connection.after_handlers());
+            client.batch_execute(&text).await
+        } else {
+            client.batch_execute(word).await
+        }
     }
 
     pub(crate) fn connection(&self) -> &'c Connection {
@@ -173,7 +198,7 @@ impl<'c> Transaction<'c> {
     /// leaves the outcome unknown to the caller, who must read it back.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let before = self.connection.warnings();
-        self.connection.client().batch_execute("COMMIT").await?;
+        self.finish("COMMIT").await?;
         if self.connection.warnings() != before {
             // Left unclean: the session's state is not worth keeping.
             return Err(StoreError::NotDurable);
@@ -200,12 +225,7 @@ impl<'c> Transaction<'c> {
     pub(crate) async fn rollback(self, cause: &StoreError) {
         if !is_connection_error(cause)
             && !is_stale_session(cause)
-            && self
-                .connection
-                .client()
-                .batch_execute("ROLLBACK")
-                .await
-                .is_ok()
+            && self.finish("ROLLBACK").await.is_ok()
         {
             self.connection.set_unclean(false);
         }

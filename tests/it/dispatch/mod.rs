@@ -1,6 +1,7 @@
 //! From a ready delivery to its outcome.
 
 mod function;
+mod session;
 mod sql;
 
 /// A ledger without any conflict clause: a second booking of an event shows as a second row.

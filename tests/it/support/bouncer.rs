@@ -34,7 +34,14 @@ impl PgBouncer {
         };
         let folder = tempfile::tempdir().unwrap();
         let address = free_address();
-        write_config(&program, folder.path(), address, socket_dir, pool_mode, sessions);
+        write_config(
+            &program,
+            folder.path(),
+            address,
+            socket_dir,
+            pool_mode,
+            sessions,
+        );
         let process = spawn(&program, folder.path());
         let started = Self {
             program,
