@@ -1,12 +1,14 @@
-//! COMMITs whose answer is lost while the node lives.
+//! Answers that are lost while the node lives: of PostgreSQL to a COMMIT or a claim, ours to a
+//! sender.
 
 use serde_json::json;
 
-use crate::support::{Action, until};
+use crate::support::signer::{self, STRIPE_SECRET};
+use crate::support::{Action, RawHttp, until};
 
 use super::{
-    Barrier, QUICK, booked, booking, held_booking, paid, proxied, put, timeline, until_booked_once,
-    verdicts,
+    Barrier, QUICK, begin_handling, booked, booking, held_booking, paid, proxied, put,
+    storing_ledger, timeline, until_booked_once, verdicts,
 };
 
 #[tokio::test]
@@ -31,6 +33,49 @@ async fn an_ingest_commit_that_never_arrives_is_made_again() {
     assert!(!put(&app, &paid("evt_1")).await, "it is new");
     proxy.until_fired(1).await;
     until_booked_once(&app, &app.db, "evt_1").await;
+}
+
+#[tokio::test]
+async fn a_sender_that_never_gets_its_200_comes_again_as_a_duplicate() {
+    let app = booking().start().await;
+    let body = paid("evt_1").to_string();
+    let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), body.as_bytes());
+    let length = body.len();
+    let request = format!(
+        "POST /webhooks/stripe HTTP/1.1\r\nHost: x\r\nStripe-Signature: {signature}\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    let mut raw = RawHttp::connect(app.public).await;
+    assert!(raw.send(request).await);
+    until_booked_once(&app, &app.db, "evt_1").await;
+    // The answer lies in the socket, or will; nobody reads it.
+    drop(raw);
+    for _ in 0..2 {
+        assert!(put(&app, &paid("evt_1")).await, "it is known");
+    }
+    assert_eq!(app.db.count("event").await, 1);
+    assert_eq!(app.db.count("delivery").await, 0);
+    until_booked_once(&app, &app.db, "evt_1").await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_made_again_when_its_lease_has_ended() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", "lease = \"1s\"")
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    put(&app, &paid("evt_1")).await;
+    app.kill9();
+    // Committed at PostgreSQL, and nobody knows the token.
+    proxy.arm("-- delivery_claim:", Action::CutAfter);
+    begin_handling(&mut app).await;
+    proxy.until_fired(1).await;
+    let outcome = until_booked_once(&app, &app.db, "evt_1").await;
+    assert_eq!(outcome["attempts"], 2);
+    assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
 }
 
 #[tokio::test]

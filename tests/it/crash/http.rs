@@ -15,7 +15,7 @@ const OTHER_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const RETRY: &str = "retry = { for = \"1m\", first = \"10ms\", max = \"20ms\" }";
 
 /// One that retries within milliseconds.
-fn calling(receiver: &Receiver, path: &str, lines: &str) -> AppBuilder {
+pub(crate) fn calling(receiver: &Receiver, path: &str, lines: &str) -> AppBuilder {
     let lines = format!(
         "secrets = [{{ label = \"a\", value = {SECRET:?} }}, {{ label = \"b\", value = {OTHER_SECRET:?} }}]\n\
          on_unknown = \"retry\"\n{RETRY}\n{lines}"
@@ -35,7 +35,8 @@ fn verifies(request: &Received, secret: &str) -> bool {
         .any(|signature| signature == expected)
 }
 
-fn effect_keys(requests: &[Received]) -> Vec<&str> {
+/// The effect keys of these calls; one, if they are all equal.
+pub(crate) fn effect_keys(requests: &[Received]) -> Vec<&str> {
     let mut keys: Vec<_> = requests
         .iter()
         .map(|request| request.header("Idempotency-Key").unwrap())

@@ -1,13 +1,15 @@
 //! SIGKILL at every point between the socket and the outcome, each followed by a restart.
 
-use crate::support::{Action, RawHttp};
+use crate::dispatch::LEDGER;
+use crate::support::signer::{self, STRIPE_SECRET};
+use crate::support::{Action, Gate, RawHttp, Receiver, Reply, TestApp, until};
 
+use super::http::{calling, effect_keys};
 use super::{
-    Barrier, QUICK, Sender, begin_handling, booked, booking, held_booking, kill_before, ledger,
-    paid, proxied, put, restart_after_leases, storing_ledger, until_booked_once,
-    until_disconnected, verdicts,
+    Barrier, POLL, QUICK, Sender, begin_handling, booked, booking, held_booking, hold_two_batches,
+    kill_before, ledger, paid, proxied, put, restart_after_leases, storing_ledger,
+    until_booked_once, until_disconnected, until_metric, verdicts,
 };
-use crate::support::until;
 
 #[tokio::test]
 async fn killed_while_the_body_arrives_stores_nothing() {
@@ -19,8 +21,89 @@ async fn killed_while_the_body_arrives_stores_nothing() {
     assert_eq!(raw.read_all().await, "");
     app.restart().await;
     assert_eq!(app.db.count("event_key").await, 0);
-    assert!(!put(&app, &paid("evt_1")).await);
-    until_booked_once(&app, &app.db, "evt_1").await;
+    comes_again_and_again(&app, "evt_1").await;
+}
+
+/// The sender had no answer and comes again, twice: it is one event and one effect.
+async fn comes_again_and_again(app: &TestApp, key: &str) {
+    assert!(!put(app, &paid(key)).await, "{key} is new");
+    assert!(put(app, &paid(key)).await, "{key} is known");
+    until_booked_once(app, &app.db, key).await;
+}
+
+/// Time that the processors have spent on a process.
+#[cfg(target_os = "linux")]
+fn cpu_time(pid: u32) -> std::time::Duration {
+    let ns = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok())
+        .sum();
+    std::time::Duration::from_nanos(ns)
+}
+
+// Only there can be seen that the node is at work on it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn killed_while_the_signature_is_checked_stores_nothing() {
+    // The last of many secrets fits, so that the check takes seconds and all else milliseconds.
+    let secrets: Vec<String> = (0..200)
+        .map(|n| format!("{{ label = \"n{n}\", value = \"whsec_of_somebody_else_{n}\" }}"))
+        .chain([format!("{{ label = \"a\", value = {STRIPE_SECRET:?} }}")])
+        .collect();
+    let mut app = TestApp::builder()
+        .setup(LEDGER)
+        .toml(POLL)
+        .toml(&format!(
+            "[[source]]\nname = \"stripe\"\nprovider = \"stripe\"\nsecrets = [{}]\n",
+            secrets.join(", ")
+        ))
+        .sql_handler("ledger", "app.book", QUICK)
+        .start()
+        .await;
+    let mut event = paid("evt_1");
+    event["padding"] = "x".repeat(1_000_000).into();
+    let body = event.to_string();
+    let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), body.as_bytes());
+    let before = cpu_time(app.pid());
+    let mut raw = RawHttp::connect(app.public).await;
+    let length = body.len();
+    let head = format!(
+        "POST /webhooks/stripe HTTP/1.1\r\nHost: x\r\nStripe-Signature: {signature}\r\nContent-Length: {length}\r\n\r\n"
+    );
+    assert!(raw.send(head + &body).await);
+    until("the node is at work on it", async || {
+        cpu_time(app.pid()) > before + std::time::Duration::from_millis(300)
+    })
+    .await;
+    app.kill9();
+    assert_eq!(raw.read_all().await, "");
+    app.restart().await;
+    assert_eq!(app.db.count("event_key").await, 0);
+    comes_again_and_again(&app, "evt_1").await;
+}
+
+#[tokio::test]
+async fn killed_with_requests_in_the_queue_stores_none_of_them() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    let mut sent = hold_two_batches(&app, &proxy).await;
+    sent.push(Sender::to(&app).spawn(paid("evt_1")));
+    until_metric(&app, "oncehook_ingest_queue_requests", |n| n >= 1.0).await;
+    kill_before(&mut app, &proxy).await;
+    for sent in sent {
+        assert_eq!(sent.await.unwrap(), None, "nothing may be acknowledged");
+    }
+    assert_eq!(app.db.count("event_key").await, 0);
+    begin_handling(&mut app).await;
+    comes_again_and_again(&app, "evt_1").await;
 }
 
 #[tokio::test]
@@ -37,8 +120,7 @@ async fn f30_killed_before_the_commit_of_ingest_leaves_nothing() {
         assert_eq!(app.db.count(table).await, 0, "{table}");
     }
     app.restart().await;
-    assert!(!put(&app, &paid("evt_1")).await, "it is new");
-    until_booked_once(&app, &app.db, "evt_1").await;
+    comes_again_and_again(&app, "evt_1").await;
 }
 
 #[tokio::test]
@@ -182,4 +264,58 @@ async fn f29_killed_after_the_commit_before_the_next_claim_loses_nothing() {
         let outcome = until_booked_once(&app, &app.db, key).await;
         assert_eq!(outcome["attempts"], 1, "{key}");
     }
+}
+
+#[tokio::test]
+async fn killed_between_the_claim_of_a_call_and_its_sending_it_is_called_once() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let receiver = Receiver::start().await;
+    let mut app = calling(&receiver, "/", "")
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    proxy.arm("-- event_payloads:", Action::FreezeBefore);
+    let sent = Sender::to(&app).spawn(paid("evt_1"));
+    proxy.until_fired(1).await;
+    kill_before(&mut app, &proxy).await;
+    drop(sent.await);
+    assert_eq!(app.db.count("delivery WHERE state = 'leased'").await, 1);
+    assert!(receiver.requests().is_empty());
+    restart_after_leases(&mut app).await;
+    let outcome = app.until_outcome("stripe", "evt_1", "ledger").await;
+    assert_eq!(outcome["result"], "succeeded");
+    assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(
+        effect_keys(&requests),
+        [outcome["effect_key"].as_str().unwrap()]
+    );
+}
+
+#[tokio::test]
+async fn killed_while_a_call_is_out_it_is_made_again_under_the_same_effect_key() {
+    let receiver = Receiver::start().await;
+    let never = Gate::closed();
+    receiver.reply(Reply::status(200).behind(&never));
+    let mut app = calling(&receiver, "/", "").start().await;
+    put(&app, &paid("evt_1")).await;
+    receiver.until_requests(1).await;
+    app.kill9();
+    assert_eq!(app.db.count("outcome").await, 0);
+    restart_after_leases(&mut app).await;
+    let outcome = app.until_outcome("stripe", "evt_1", "ledger").await;
+    assert_eq!(
+        (&outcome["result"], &outcome["attempts"]),
+        (&"succeeded".into(), &2.into())
+    );
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 2);
+    // By this one key the receiver, which applied the first, knows the second for a copy.
+    assert_eq!(
+        effect_keys(&requests),
+        [outcome["effect_key"].as_str().unwrap()]
+    );
 }

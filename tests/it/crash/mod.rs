@@ -17,7 +17,9 @@ use tokio_postgres::Client;
 use crate::dispatch::LEDGER;
 use crate::support::inbox::event;
 use crate::support::signer::{self, STRIPE_SECRET};
-use crate::support::{AppBuilder, Node, PgProxy, TestApp, TestDb, backend_pid, until, until_some};
+use crate::support::{
+    Action, AppBuilder, Node, PgProxy, TestApp, TestDb, backend_pid, until, until_some,
+};
 
 /// Short polls: what a signal does not bring is found soon.
 pub(crate) const POLL: &str = "[dispatch]\npoll = \"50ms\"";
@@ -169,6 +171,26 @@ pub(crate) async fn kill_before(app: &mut TestApp, proxy: &PgProxy) {
     proxy.cut();
     until_disconnected(&app.db).await;
     proxy.thaw();
+}
+
+/// Two batches are under way and no statement of theirs reaches PostgreSQL: what comes next waits
+/// in the node's queue. Until [`PgProxy::thaw`].
+pub(crate) async fn hold_two_batches(
+    app: &TestApp,
+    proxy: &PgProxy,
+) -> Vec<JoinHandle<Option<(u16, bool)>>> {
+    let sender = Sender::to(app);
+    proxy.arm("BEGIN", Action::FreezeBefore);
+    let first = sender.spawn(paid("evt_first"));
+    proxy.until_fired(1).await;
+    let connections = proxy.connections();
+    let second = sender.spawn(paid("evt_second"));
+    until("a second batch is under way", async || {
+        proxy.connections() > connections
+            && metric(app, "oncehook_ingest_queue_requests").await == Some(0.0)
+    })
+    .await;
+    vec![first, second]
 }
 
 /// How often an event was booked.

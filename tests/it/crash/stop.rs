@@ -1,5 +1,7 @@
 //! Ends that were asked for, and announcements that come early, late or never.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
@@ -7,8 +9,8 @@ use tokio::task::JoinSet;
 use crate::support::{Action, until};
 
 use super::{
-    Barrier, QUICK, Sender, begin_handling, booked, end_leases, held_booking, paid, proxied, put,
-    storing_ledger, until_booked_once, verdicts,
+    Barrier, QUICK, Sender, begin_handling, booked, end_leases, held_booking, ledger, paid,
+    proxied, put, storing_ledger, until_booked_once, verdicts,
 };
 
 #[tokio::test]
@@ -124,6 +126,93 @@ async fn ended_under_load_a_node_loses_nothing_and_the_other_goes_on() {
         0
     );
     drop(second);
+}
+
+/// A balancer that asks two nodes now and then whether they are ready, and sends to one that was.
+struct Balancer {
+    ready: [AtomicBool; 2],
+    senders: [Sender; 2],
+}
+
+impl Balancer {
+    async fn look(&self, addresses: [std::net::SocketAddr; 2], http: reqwest::Client) {
+        loop {
+            for (ready, address) in self.ready.iter().zip(addresses) {
+                let asked = http.get(format!("http://{address}/readyz")).send().await;
+                let is_ready = asked.is_ok_and(|answer| answer.status() == 200);
+                ready.store(is_ready, Ordering::SeqCst);
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// The answer of the node whose turn it is, or of the other one while it is not ready.
+    async fn send(&self, turn: usize, key: &str) -> Option<(u16, bool)> {
+        let node = turn % 2;
+        let is_ready = self.ready[node].load(Ordering::SeqCst);
+        let node = if is_ready { node } else { 1 - node };
+        self.senders[node].send(&paid(key)).await
+    }
+}
+
+#[tokio::test]
+async fn f84_two_nodes_replaced_one_after_the_other_under_load_answer_everything_200() {
+    let mut first = ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .env("ONCEHOOK_LISTEN__DRAIN", "2s")
+        .start()
+        .await;
+    let mut second = first.another_node().await;
+    let balancer = Arc::new(Balancer {
+        ready: [AtomicBool::new(true), AtomicBool::new(true)],
+        senders: [Sender::to(&first), Sender::to(&second)],
+    });
+    let (known, http) = (Arc::clone(&balancer), first.http.clone());
+    let addresses = [first.public, second.public];
+    let looking = tokio::spawn(async move { known.look(addresses, http).await });
+    let end = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for client in 0..4 {
+        let (balancer, end) = (Arc::clone(&balancer), Arc::clone(&end));
+        clients.spawn(async move {
+            let mut sent = 0;
+            while !end.load(Ordering::SeqCst) {
+                let key = format!("evt_{client}_{sent}");
+                let answer = balancer.send(sent, &key).await;
+                assert_eq!(answer, Some((200, false)), "{key}");
+                sent += 1;
+            }
+            sent
+        });
+    }
+    let is_ready = async |node: usize, wanted: bool| {
+        until("the balancer notices", async || {
+            balancer.ready[node].load(Ordering::SeqCst) == wanted
+        })
+        .await;
+    };
+    for node in 0..2 {
+        let before = first.db.count("event").await;
+        until("both are under load", async || {
+            first.db.count("event").await > before + 50
+        })
+        .await;
+        let replaced = if node == 0 { &mut *first } else { &mut second };
+        assert_eq!(replaced.stop().await.code(), Some(0));
+        is_ready(node, false).await;
+        replaced.restart().await;
+        is_ready(node, true).await;
+    }
+    let db = &first.db;
+    end.store(true, Ordering::SeqCst);
+    let sent: usize = clients.join_all().await.into_iter().sum();
+    looking.abort();
+    until("all is handled", async || db.count("delivery").await == 0).await;
+    let sent = i64::try_from(sent).unwrap();
+    assert_eq!(db.count("event").await, sent);
+    assert_eq!(db.count("app.ledger").await, sent);
+    let keys: i64 = db.one("SELECT count(DISTINCT key) FROM app.ledger").await;
+    assert_eq!(keys, sent, "every effect once");
 }
 
 #[tokio::test]

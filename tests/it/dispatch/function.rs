@@ -10,6 +10,7 @@ use oncehook::dispatch::{
 use serde_json::json;
 
 use crate::dispatch::LEDGER;
+use crate::dispatch::sql::{DEFERRED, a_deferred_constraint};
 use crate::support::inbox::{Inbox, event, every, quick};
 
 /// Books, then does what the event's type says.
@@ -41,6 +42,20 @@ impl Function for Booker {
             }
             ("f.commit", _) => {
                 work.execute("COMMIT", &[]).await?;
+                Ok(Answer::Done)
+            }
+            ("f.blocks", 1) => {
+                // Our own time-out cannot end what never awaits; PostgreSQL's ends the session.
+                std::thread::sleep(Duration::from_secs(6));
+                Ok(Answer::Done)
+            }
+            ("b.deferred", _) => {
+                work.execute("INSERT INTO app.once VALUES (1), (1)", &[])
+                    .await?;
+                Ok(Answer::Done)
+            }
+            ("b.good", _) => {
+                work.execute("SELECT nextval('app.good_runs')", &[]).await?;
                 Ok(Answer::Done)
             }
             ("f.permanent", _) => Ok(Answer::Permanent("no such account".into())),
@@ -111,4 +126,30 @@ async fn a_function_that_ends_the_transaction_is_named_and_dead() {
         inbox.until_outcome("evt_good", "ledger").await.0,
         "succeeded"
     );
+}
+
+#[tokio::test]
+async fn a_deferred_constraint_fails_in_the_savepoint_of_its_event() {
+    a_deferred_constraint(&format!("{LEDGER}{DEFERRED}"), booker()).await;
+}
+
+// So many threads that one of them may sleep.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_function_that_sleeps_past_the_sessions_time_out_has_no_effect_and_runs_again() {
+    let inbox = Inbox::start(LEDGER, vec![booker()]).await;
+    inbox.put(&event("evt_1", "f.blocks", json!({}))).await;
+    let (result, timeline) = inbox.until_outcome("evt_1", "ledger").await;
+    assert_eq!(result, "succeeded");
+    assert_eq!(timeline.outcomes[0].attempts, 2);
+    let verdicts: Vec<&str> = timeline
+        .attempts
+        .iter()
+        .map(|a| a.verdict.as_str())
+        .collect();
+    assert_eq!(verdicts, ["lost"]);
+    let tries: Vec<i32> = inbox.db.all("SELECT attempt FROM app.ledger").await;
+    assert_eq!(tries, [2]);
+    // The connection was replaced.
+    inbox.put(&event("evt_2", "f.good", json!({}))).await;
+    assert_eq!(inbox.until_outcome("evt_2", "ledger").await.0, "succeeded");
 }

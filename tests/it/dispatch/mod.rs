@@ -3,6 +3,7 @@
 mod function;
 mod session;
 mod sql;
+mod transient;
 
 /// A ledger without any conflict clause: a second booking of an event shows as a second row.
 pub(crate) const LEDGER: &str = "

@@ -1,9 +1,12 @@
 //! `sql` handlers: effect, outcome and delete commit together.
 
+use std::time::Duration;
+
+use oncehook::dispatch::HandlerSpec;
 use serde_json::json;
 
 use crate::dispatch::LEDGER;
-use crate::support::inbox::{Inbox, event, quick, sql};
+use crate::support::inbox::{Inbox, dispatch, event, quick, sql, stripe_source};
 use crate::support::{backend_pid, until};
 
 #[tokio::test]
@@ -212,10 +215,11 @@ async fn one_bad_event_among_many_harms_no_neighbour() {
     let inbox = Inbox::start(
         &format!(
             "{LEDGER}
-            CREATE TABLE app.once (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED);
+            {DEFERRED};
             CREATE FUNCTION app.picky(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
             BEGIN
               PERFORM app.book(event);
+              IF event.type = 'b.good' THEN PERFORM nextval('app.good_runs'); END IF;
               IF event.type = 'b.syntax' THEN PERFORM event.key::int; END IF;
               IF event.type = 'b.deferred' THEN INSERT INTO app.once VALUES (1), (1); END IF;
             END $$;"
@@ -273,6 +277,55 @@ async fn one_bad_event_among_many_harms_no_neighbour() {
             .await,
         38
     );
+    let runs: i64 = working.db.one("SELECT last_value FROM app.good_runs").await;
+    assert_eq!(runs, 38, "no neighbour was run again");
+}
+
+/// Ten events that are claimed together; one of them violates a constraint that is checked at the
+/// end. It is dead after its own tries; the others succeed at the first, without being run again.
+pub(super) async fn a_deferred_constraint(setup: &str, mut handler: HandlerSpec) {
+    handler.policy.retry.span = Duration::ZERO;
+    let sources = || vec![stripe_source()];
+    let idle = Inbox::start(setup, vec![]).await;
+    let storing = Inbox::on(idle.db.clone(), sources(), vec![handler.clone()], None).await;
+    for n in 0..10 {
+        let kind = if n == 4 { "b.deferred" } else { "b.good" };
+        let body = event(&format!("evt_{n}"), kind, json!({"amount": n}));
+        storing.put(&body).await;
+    }
+    let working = Inbox::on(idle.db.clone(), sources(), vec![handler], Some(dispatch())).await;
+    for n in 0..10 {
+        let (result, timeline) = working.until_outcome(&format!("evt_{n}"), "ledger").await;
+        let expected = if n == 4 { "dead" } else { "succeeded" };
+        assert_eq!(result, expected, "{n}: {:?}", timeline.attempts);
+        if n != 4 {
+            assert_eq!(timeline.outcomes[0].attempts, 1, "{n}");
+        }
+    }
+    // A sequence counts what was rolled back too.
+    let runs: i64 = working.db.one("SELECT last_value FROM app.good_runs").await;
+    assert_eq!(runs, 9, "the others ran once each");
+    let booked: i64 = working.db.one("SELECT count(*) FROM app.ledger").await;
+    assert_eq!(booked, 9);
+}
+
+/// What [`a_deferred_constraint`] needs.
+pub(super) const DEFERRED: &str = "
+CREATE SEQUENCE app.good_runs;
+CREATE TABLE app.once (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)";
+
+#[tokio::test]
+async fn a_deferred_constraint_fails_in_the_block_of_its_event() {
+    let setup = format!(
+        "{LEDGER}{DEFERRED};
+        CREATE FUNCTION app.deferring(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+          PERFORM app.book(event);
+          IF event.type = 'b.deferred' THEN INSERT INTO app.once VALUES (1), (1);
+          ELSE PERFORM nextval('app.good_runs'); END IF;
+        END $$;"
+    );
+    a_deferred_constraint(&setup, quick(sql("ledger", "app.deferring"))).await;
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::crash::{booking, paid, proxied, put, until_booked_once};
-use crate::support::{OwnCluster, connect};
+use crate::crash::{Sender, booking, paid, proxied, put, until_booked_once};
+use crate::support::{Action, OwnCluster, PgProxy, connect};
 
 use super::{expect_unavailable, readiness, until_acknowledged};
 
@@ -22,6 +22,29 @@ async fn f28_without_a_database_nothing_is_acknowledged_and_all_comes_back_with_
     until_acknowledged(&app, &paid("evt_2")).await;
     until_booked_once(&app, &app.db, "evt_2").await;
     assert_eq!(readiness(&app).await, 200);
+}
+
+#[tokio::test]
+async fn f28_killed_with_a_batch_in_flight_postgresql_keeps_what_was_acknowledged() {
+    let cluster = OwnCluster::start().await;
+    let db = cluster.database().await;
+    let proxy = PgProxy::start(&db.url).await;
+    let url = proxy.url(&db.name);
+    let app = booking().on(db).database_url(url).start().await;
+    put(&app, &paid("evt_1")).await;
+    proxy.arm_after("ingest_reserve:", "COMMIT", Action::FreezeBefore);
+    let sent = Sender::to(&app).spawn(paid("evt_2"));
+    proxy.until_fired(1).await;
+    cluster.kill().await;
+    proxy.thaw();
+    assert_eq!(sent.await.unwrap(), Some((503, false)));
+    cluster.restart().await;
+    assert_eq!(app.db.count("event_key WHERE key = 'evt_1'").await, 1);
+    assert_eq!(app.db.count("event_key WHERE key = 'evt_2'").await, 0);
+    until_acknowledged(&app, &paid("evt_2")).await;
+    for key in ["evt_1", "evt_2"] {
+        until_booked_once(&app, &app.db, key).await;
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,12 @@
-//! Two inserts of one key, and errors that only ask for another try.
+//! Two inserts of one key, errors that only ask for another try, and one that no try mends among
+//! others.
 
 use sha2::{Digest, Sha256};
 
-use crate::crash::{Sender, booked, booking, paid, put, until_booked_once};
+use crate::crash::{
+    Sender, begin_handling, booked, booking, hold_two_batches, paid, proxied, put, storing_ledger,
+    until_booked_once, until_metric,
+};
 use crate::support::{TestApp, TestDb, backend_pid};
 
 use super::expect_unavailable;
@@ -80,4 +84,59 @@ async fn f74_what_a_second_try_mends_the_sender_never_hears_of() {
     assert!(!put(&app, &paid("evt_plain")).await);
     assert_eq!(booked(&app.db, "evt_40001_always").await, 0);
     assert_eq!(app.db.count("event_key").await, 4);
+}
+
+/// Refuses one key as bad data and counts how often it did.
+const REFUSE: &str = "
+CREATE SEQUENCE app.refused;
+CREATE FUNCTION app.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.key = 'evt_bad' THEN
+    PERFORM nextval('app.refused');
+    RAISE EXCEPTION 'no such thing' USING ERRCODE = '22P02';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON oncehook.event_key FOR EACH ROW EXECUTE FUNCTION app.refuse()";
+
+#[tokio::test]
+async fn one_request_that_postgresql_refuses_harms_nobody_in_its_batch() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", "")
+        .setup(REFUSE)
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    let held = hold_two_batches(&app, &proxy).await;
+    let sender = Sender::to(&app);
+    let keys: Vec<String> = (0..16)
+        .map(|n| {
+            if n == 9 {
+                "evt_bad".to_owned()
+            } else {
+                format!("evt_{n}")
+            }
+        })
+        .collect();
+    let sent: Vec<_> = keys.iter().map(|key| sender.spawn(paid(key))).collect();
+    until_metric(&app, "oncehook_ingest_queue_requests", |n| n >= 16.0).await;
+    proxy.thaw();
+    for (sent, key) in sent.into_iter().zip(&keys) {
+        assert_eq!(sent.await.unwrap(), Some((200, false)), "{key}");
+    }
+    for held in held {
+        held.await.unwrap();
+    }
+    // Among 16, 8, 4, 2, and alone: then it is kept as what nobody can read.
+    let refused: i64 = app.db.one("SELECT last_value FROM app.refused").await;
+    assert_eq!(refused, 5);
+    assert_eq!(app.db.count("event WHERE state = 'unreadable'").await, 1);
+    begin_handling(&mut app).await;
+    for key in keys.iter().filter(|key| *key != "evt_bad") {
+        until_booked_once(&app, &app.db, key).await;
+    }
+    assert_eq!(booked(&app.db, "evt_bad").await, 0);
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -231,11 +231,13 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// Set once the answers of a connection are to be lost.
+/// The answer of a connection that is to be lost. Statements may be sent back to back, so it is
+/// told by its number.
 #[derive(Debug, Default)]
 struct Lost {
-    on: AtomicBool,
-    /// The answer that ends it is that of a COMMIT and not merely "ready".
+    /// Its "ready for query", counted from the first one, which ends the start-up; 0: none.
+    answer: AtomicUsize,
+    /// What ends it is the word that a COMMIT was done, and not merely "ready".
     commit: AtomicBool,
 }
 
@@ -264,6 +266,8 @@ async fn frontend(
     }
     let mut prepared = HashMap::new();
     let mut before = String::new();
+    // Each of these is answered by one "ready for query".
+    let mut asked = 1;
     loop {
         let frame = read_frame(&mut from, 1).await?;
         shared.pass().await;
@@ -287,7 +291,7 @@ async fn frontend(
                 ..
             }) => {
                 lost.commit.store(needle == "commit", Ordering::SeqCst);
-                lost.on.store(true, Ordering::SeqCst);
+                lost.answer.store(asked + 1, Ordering::SeqCst);
             }
             Some(Rule {
                 action: Action::FreezeBefore,
@@ -306,6 +310,7 @@ async fn frontend(
             }
             None => {}
         }
+        asked += usize::from(matches!(frame.first()?, b'Q' | b'S'));
         to.write_all(&frame).await.ok()?;
     }
 }
@@ -316,9 +321,12 @@ async fn backend(
     shared: &Shared,
     lost: &Lost,
 ) -> Option<()> {
+    let mut answered = 0;
     loop {
         let frame = read_frame(&mut from, 1).await?;
-        if lost.on.load(Ordering::SeqCst) {
+        let ready = *frame.first()? == b'Z';
+        answered += usize::from(ready);
+        if lost.answer.load(Ordering::SeqCst) == answered + usize::from(!ready) {
             let done = match frame.first()? {
                 b'C' if lost.commit.load(Ordering::SeqCst) => frame.get(5..)? == b"COMMIT\0",
                 b'Z' => true,

@@ -16,7 +16,9 @@
 //!   cargo test --test it -- --ignored --nocapture sweep::one      # one point, as failures print it
 //! ```
 //!
-//! Options of `full`, by environment:
+//! In the suite runs what fits into ten seconds, or `ONCEHOOK_SWEEP_PERCENT` of all points, as in CI.
+//!
+//! Options, by environment:
 //!
 //! - `ONCEHOOK_SWEEP_LANES`: how many points at once, each with its own PostgreSQL. Default 8.
 //! - `ONCEHOOK_SWEEP_SCENARIOS`: only these, separated by commas.
@@ -52,6 +54,7 @@ fn full() {
         lanes: option("LANES").unwrap_or(8),
         scenarios: run::scenarios(),
         goldens: 3,
+        percent: 100,
         time: minutes.map(|minutes| Duration::from_secs(60 * minutes)),
         seed: option("SEED").unwrap_or_else(run::seed_of_now),
         report: Some(option("REPORT").unwrap_or_else(|| "target/sweep.jsonl".to_owned())),
@@ -68,14 +71,16 @@ fn one() {
     run::points(points.collect());
 }
 
-/// What fits into some seconds, elsewhere each time.
+/// A share of them, or what fits into some seconds; elsewhere each time.
 #[test]
 fn a_seeded_sample_of_crash_points_holds() {
+    let percent: Option<usize> = option("PERCENT");
     run::sweep(&Options {
-        lanes: 3,
+        lanes: option("LANES").unwrap_or(if percent.is_some() { 8 } else { 3 }),
         scenarios: Scenario::ALL.to_vec(),
         goldens: 1,
-        time: Some(Duration::from_secs(10)),
+        percent: percent.unwrap_or(100),
+        time: percent.is_none().then_some(Duration::from_secs(10)),
         seed: option("SEED").unwrap_or_else(run::seed_of_now),
         report: None,
         table: None,

@@ -30,6 +30,8 @@ pub(super) struct Options {
     pub(super) lanes: usize,
     pub(super) scenarios: Vec<Scenario>,
     pub(super) goldens: usize,
+    /// How many of the points, chosen by the seed.
+    pub(super) percent: usize,
     /// No further points are taken on after it.
     pub(super) time: Option<Duration>,
     pub(super) seed: u64,
@@ -77,6 +79,7 @@ pub(super) fn sweep(options: &Options) {
         .cloned()
         .collect();
     waiting.sort_by_cached_key(|point| Sha256::digest(format!("{} {point}", options.seed)));
+    waiting.truncate(all.len() * options.percent / 100);
     eprintln!(
         "sweep: {} points, {} to run, seed {}, golden runs took {:?}",
         all.len(),
