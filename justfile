@@ -39,6 +39,10 @@ model more="1":
 soak time="30m":
     SOAK_FOR={{ time }} cargo test --release --test it -- --ignored --exact soak::the_soak --nocapture
 
+# What `oncehook verify` costs over a million events: docs/guarantees.md.
+verify-cost events="1000000":
+    ONCEHOOK_VERIFY_EVENTS={{ events }} cargo test --test it -- --ignored --exact verify::cost::over_a_million_events --nocapture
+
 # Licences, forbidden crates, sources of crates.
 deny:
     cargo deny check bans licenses sources

@@ -22,8 +22,12 @@ pub(super) enum Exit {
     No = 1,
     /// The command line or the configuration cannot be used.
     Usage = 2,
-    /// The database or the service cannot be reached.
+    /// The database or the service cannot be reached, or did not answer everything.
     Unreachable = 3,
+    /// An invariant does not hold.
+    Broken = 4,
+    /// Nothing is broken, but a person should look.
+    Warning = 5,
 }
 
 /// A failed verb.
@@ -82,7 +86,11 @@ impl Failure {
 
     /// The text for people: the error, its causes, the hint.
     pub(super) fn text(&self) -> String {
-        let mut lines = vec![format!("error: {}", self.error)];
+        let word = match self.exit {
+            Exit::Warning => "warning",
+            _ => "error",
+        };
+        let mut lines = vec![format!("{word}: {}", self.error)];
         let mut last = self.error.to_string();
         for cause in self.error.chain().skip(1) {
             let cause = cause.to_string();

@@ -17,6 +17,7 @@ mod serve;
 mod service;
 mod show;
 mod simulate;
+mod verify;
 mod words;
 
 use std::path::PathBuf;
@@ -38,7 +39,9 @@ Exit codes:
   0  done
   1  the answer is no: not found, refused, migrations pending, not acknowledged
   2  the command line or the configuration cannot be used
-  3  the database or the service cannot be reached";
+  3  the database or the service cannot be reached; verify: not everything could be checked
+  4  verify: an invariant does not hold
+  5  verify: nothing is broken, something needs a look";
 
 /// A webhook inbox for payments: verified, stored once, handled exactly once, on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -72,6 +75,7 @@ enum Verb {
     Show(show::Args),
     Replay(replay::Args),
     Handlers(handlers::Args),
+    Verify(verify::Args),
     Health(health::Args),
 }
 
@@ -109,6 +113,7 @@ async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
         Verb::Show(args) => show::run(context, args).await,
         Verb::Replay(args) => replay::run(context, args).await,
         Verb::Handlers(args) => handlers::run(context, args).await,
+        Verb::Verify(args) => verify::run(context, args).await,
         Verb::Health(args) => health::run(context, args).await,
     }
 }

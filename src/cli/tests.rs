@@ -45,6 +45,8 @@ fn misuse_is_refused_by_the_parser() {
         "oncehook events --state lost",
         "oncehook simulate a --count 0",
         "oncehook simulate a --list --count 2",
+        "oncehook verify --all --since 1d",
+        "oncehook verify --limit 0",
     ] {
         let words = line.split(' ');
         assert!(Cli::try_parse_from(words).is_err(), "{line}");
@@ -57,6 +59,8 @@ fn misuse_is_refused_by_the_parser() {
         "oncehook handlers retire h --reason r",
         "oncehook serve --migrate --announce",
         "oncehook simulate a b --count 3 --id x --payload -",
+        "oncehook verify --json --since 1h --patience 0 --check-time 10s",
+        "oncehook verify --all --digests --limit 20",
     ] {
         Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
     }

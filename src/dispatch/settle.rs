@@ -18,6 +18,8 @@ pub(super) struct Transitions {
     ended: Vec<Ended>,
     back: Vec<PutBack>,
     attempts: Vec<NewAttempt>,
+    /// An answer after the lease was lost, and the number of its try.
+    evidence: Option<(NewAttempt, i32)>,
 }
 
 impl Transitions {
@@ -87,7 +89,7 @@ impl Transitions {
             Verdict::Retry { error, .. } | Verdict::Permanent { error } => error.clone(),
             Verdict::Lost { .. } => return,
         };
-        self.attempts.push(NewAttempt {
+        let attempt = NewAttempt {
             event_id: lease.event_id,
             handler_id: lease.handler_id,
             run: lease.run,
@@ -96,11 +98,17 @@ impl Transitions {
             error: format!("answer after the lease was lost: {answer}"),
             age: began.elapsed(),
             correlation_id: lease.correlation_id(),
-        });
+        };
+        self.evidence = Some((attempt, lease.attempt()));
     }
 
     /// Writes everything; each row must still be ours.
-    pub(super) async fn write(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
+    pub(super) async fn write(&mut self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
+        if let Some((attempt, number)) = &self.evidence
+            && !delivery::record_evidence(transaction, attempt, *number).await?
+        {
+            self.evidence = None;
+        }
         delivery::record_attempts(transaction, &self.attempts).await?;
         delivery::finish(transaction, &self.ended, DecidedBy::Handler).await?;
         delivery::retry_later(transaction, &self.back).await
@@ -118,6 +126,12 @@ impl Transitions {
             } else {
                 tracing::debug!(event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
             }
+        }
+        if let Some((late, _)) = &self.evidence {
+            tracing::warn!(
+                event.id = %late.event_id, correlation_id = %late.correlation_id, handler = %handler.spec.name, answer = %late.error,
+                "kept as evidence"
+            );
         }
         for attempt in &self.attempts {
             telemetry::attempt_failed(&handler.spec.name);

@@ -24,6 +24,7 @@ const RETRY: &str = include_str!("sql/delivery_retry.sql");
 const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
 const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
+const EVIDENCE: &str = include_str!("sql/attempt_evidence.sql");
 const ATTEMPT: &str = include_str!("sql/attempt_insert.sql");
 
 /// A lease on one delivery, with what its handler needs to know.
@@ -372,4 +373,28 @@ pub(crate) async fn record_attempts(
         )
         .await?;
     Ok(())
+}
+
+/// Records an answer that came after its lease was lost; `false` when this very try was settled
+/// and only the word of its COMMIT was lost.
+pub(crate) async fn record_evidence(
+    transaction: &Transaction<'_>,
+    attempt: &NewAttempt,
+    number: i32,
+) -> Result<bool, StoreError> {
+    let recorded = transaction
+        .execute(
+            EVIDENCE,
+            &[
+                &attempt.event_id,
+                &attempt.handler_id,
+                &attempt.run,
+                &attempt.token,
+                &number,
+                &attempt.error,
+                &attempt.age.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(recorded == 1)
 }

@@ -122,6 +122,13 @@ pub async fn pending(settings: &Settings) -> Result<Vec<String>, StoreError> {
         .collect())
 }
 
+/// Versions of the migrations that this program has.
+pub(super) fn versions() -> Vec<i32> {
+    let runner = embedded::migrations::runner();
+    let migrations = runner.get_migrations().iter();
+    migrations.map(refinery::Migration::version).collect()
+}
+
 /// Runs a script in one implicit transaction.
 pub(super) async fn execute(settings: &Settings, script: &str) -> Result<(), StoreError> {
     let (client, task) = client(settings).await?;

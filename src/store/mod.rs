@@ -25,6 +25,7 @@ mod signal;
 mod statement;
 mod tls;
 pub(crate) mod transaction;
+pub mod verify;
 mod work;
 
 use std::sync::Arc;

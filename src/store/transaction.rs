@@ -135,6 +135,18 @@ impl<'c> Transaction<'c> {
         Ok(self.connection.client().batch_execute(BY_INDEX).await?)
     }
 
+    /// Plans for statements that read whole days: by the operator's settings, but on one processor
+    /// and not compiled, since others are at work; and made for the values at hand, since a plan
+    /// for any value computes a window's bound anew for each row (2.4 s in place of 0.25 for a
+    /// million keys).
+    pub(super) async fn plan_for_many_rows(&self) -> Result<(), StoreError> {
+        let text = format!(
+            "{AS_CONFIGURED}; SET LOCAL jit = off; SET LOCAL max_parallel_workers_per_gather = 0; \
+             SET LOCAL plan_cache_mode = force_custom_plan"
+        );
+        Ok(self.connection.client().batch_execute(&text).await?)
+    }
+
     /// Runs a statement that returns rows.
     pub(super) async fn query(
         &self,

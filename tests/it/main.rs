@@ -31,3 +31,4 @@ mod support;
 mod sweep;
 mod tidy;
 mod tls;
+mod verify;

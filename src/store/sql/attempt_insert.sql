@@ -1,5 +1,5 @@
--- attempt_insert: failed and lost tries, and evidence that came after a lost lease.
--- Run by store::delivery, in the transaction of the transition (evidence: on its own).
+-- attempt_insert: failed and lost tries.
+-- Run by store::delivery::record_attempts, in the transaction of the transition.
 -- $1 event_ids  $2 handler_ids  $3 runs  $4 lease_tokens  $5 verdicts  $6 errors  $7 ages of the try (seconds)
 INSERT INTO oncehook.attempt (event_id, handler_id, run, lease_token, started_at, ended_at, verdict, error)
 SELECT q.event_id, q.handler_id, q.run, q.lease_token, clock_timestamp() - make_interval(secs => q.age), clock_timestamp(), q.verdict, q.error

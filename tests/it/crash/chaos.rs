@@ -1,6 +1,7 @@
 //! The main promise under fire: nodes killed, PostgreSQL restarted and killed, senders that come
 //! again until they are told 200, a service that answers badly; then the outside judge compares
-//! what was acknowledged with what is stored, booked and applied.
+//! what was acknowledged with what is stored, booked and applied. `oncehook verify` finds nothing,
+//! then and in the midst of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +78,7 @@ async fn two_nodes_under_sigkill_and_restarts_have_each_effect_once() {
     trial.flush().await;
     assert_eq!(trial.judge.acknowledged(), EVENTS);
     trial.judge.acquit(&app.db.client().await, REPRODUCE).await;
+    app.db.verify().await;
 }
 
 /// Each client sends its own share of events and of copies and comes again until it is told 200.
@@ -139,6 +141,8 @@ async fn fire(cluster: &OwnCluster, first: &mut TestApp, second: &mut Node, allo
         until_more(150).await;
         first.kill9();
         until_more(150).await;
+        // Its leases have not ended, its work is half done.
+        first.db.verify().await;
         first.restart().await;
         until_more(150).await;
         second.kill9();
@@ -155,5 +159,6 @@ async fn fire(cluster: &OwnCluster, first: &mut TestApp, second: &mut Node, allo
             }
             cluster.restart().await;
         }
+        first.db.verify().await;
     }
 }

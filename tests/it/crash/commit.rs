@@ -4,8 +4,9 @@
 use serde_json::json;
 
 use crate::support::signer::{self, STRIPE_SECRET};
-use crate::support::{Action, RawHttp, until};
+use crate::support::{Action, RawHttp, Receiver, Reply, until};
 
+use super::http::calling;
 use super::{
     Barrier, QUICK, begin_handling, booked, booking, held_booking, paid, proxied, put,
     storing_ledger, timeline, until_booked_once, verdicts,
@@ -22,6 +23,7 @@ async fn an_ingest_commit_whose_reply_is_lost_is_found_and_acknowledged() {
     proxy.until_fired(1).await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(app.db.count("event").await, 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -33,6 +35,7 @@ async fn an_ingest_commit_that_never_arrives_is_made_again() {
     assert!(!put(&app, &paid("evt_1")).await, "it is new");
     proxy.until_fired(1).await;
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -55,6 +58,7 @@ async fn a_sender_that_never_gets_its_200_comes_again_as_a_duplicate() {
     assert_eq!(app.db.count("event").await, 1);
     assert_eq!(app.db.count("delivery").await, 0);
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -76,6 +80,7 @@ async fn a_claim_whose_answer_is_lost_is_made_again_when_its_lease_has_ended() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -93,6 +98,7 @@ async fn f30_a_settle_whose_commit_reply_is_lost_is_read_back_and_not_repeated()
     put(&app, &paid("evt_2")).await;
     until_booked_once(&app, &app.db, "evt_2").await;
     assert_eq!(booked(&app.db, "evt_1").await, 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -113,6 +119,37 @@ async fn f30_a_settle_whose_commit_never_arrives_runs_again_at_once() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_call_whose_settle_reply_is_lost_is_settled_once_and_is_no_late_evidence() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let receiver = Receiver::start().await;
+    let app = calling(&receiver, "/", "")
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    // One that ends the run, and one that puts it back for another try.
+    for (cuts, key, status, statement, attempts, history) in [
+        (2, "evt_done", 200, "-- delivery_finish:", 1, &[][..]),
+        (4, "evt_again", 503, "-- delivery_retry:", 2, &["retry"]),
+    ] {
+        receiver.reply(Reply::status(status));
+        proxy.arm_after(statement, "COMMIT", Action::CutAfter);
+        // The node comes with its answer once more; cut, so that it is known when it has.
+        proxy.arm_after("-- attempt_evidence:", "COMMIT", Action::CutAfter);
+        put(&app, &paid(key)).await;
+        let outcome = app.until_outcome("stripe", key, "ledger").await;
+        assert_eq!(outcome["result"], "succeeded", "{key}");
+        assert_eq!(outcome["attempts"], attempts, "{key}");
+        proxy.until_fired(cuts).await;
+        assert_eq!(verdicts(&app, key).await, history, "{key}");
+    }
+    assert_eq!(receiver.requests().len(), 3);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -142,4 +179,5 @@ async fn a_timeline_asked_for_while_the_outcome_commits_is_of_one_moment() {
     );
     let asked = timeline(&other, "evt_1").await;
     assert_eq!(asked["state"], "succeeded");
+    app.db.verify().await;
 }

@@ -83,6 +83,7 @@ async fn a_call_carries_the_exact_body_two_signatures_and_its_effect_key() {
         request.header("Oncehook-Correlation-Id"),
         correlation.as_str()
     );
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -140,6 +141,7 @@ async fn whatever_is_no_final_answer_is_tried_again_under_the_same_effect_key() 
         tries,
         (1..=10).map(|n: i32| n.to_string()).collect::<Vec<_>>()
     );
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -159,6 +161,7 @@ async fn a_call_that_gets_no_answer_in_time_is_given_up_and_made_again() {
         "no answer within 500ms: result unknown"
     );
     assert_eq!(effect_keys(&receiver.requests()).len(), 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -171,6 +174,7 @@ async fn retry_after_is_waited_for() {
     assert!(requests[1].at - requests[0].at >= Duration::from_secs(1));
     let outcome = app.until_outcome("stripe", "evt_1", "ledger").await;
     assert_eq!(outcome["result"], "succeeded");
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -197,6 +201,7 @@ async fn a_receiver_that_is_not_there_is_called_again_until_it_is() {
     let outcome = app.until_outcome("stripe", "evt_1", "ledger").await;
     assert_eq!(outcome["result"], "succeeded");
     assert_eq!(receiver.requests().len(), 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -219,6 +224,7 @@ async fn a_final_no_and_a_redirect_are_dead_at_once_and_no_redirect_is_followed(
     }
     assert_eq!(receiver.requests().len(), 7);
     assert!(elsewhere.requests().is_empty());
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -249,4 +255,5 @@ async fn no_more_calls_than_allowed_are_claimed_and_none_waits_in_a_transaction(
     answer.open();
     until("all are done", async || app.db.count("outcome").await == 12).await;
     assert_eq!(receiver.requests().len(), 12);
+    app.db.verify().await;
 }

@@ -29,6 +29,7 @@ async fn comes_again_and_again(app: &TestApp, key: &str) {
     assert!(!put(app, &paid(key)).await, "{key} is new");
     assert!(put(app, &paid(key)).await, "{key} is known");
     until_booked_once(app, &app.db, key).await;
+    app.db.verify().await;
 }
 
 /// Time that the processors have spent on a process.
@@ -154,6 +155,7 @@ async fn f29_killed_between_commit_and_answer_it_is_handled_without_another_requ
     assert!(put(&app, &paid("evt_1")).await);
     assert_eq!(booked(&app.db, "evt_1").await, 1);
     assert_eq!(app.db.count("event").await, 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -177,6 +179,7 @@ async fn f41_killed_after_the_claim_it_runs_when_the_lease_has_ended() {
     app.restart().await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(verdicts(&app, "evt_1").await[0], "lost");
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -195,6 +198,7 @@ async fn f30_killed_inside_the_handler_its_effect_is_rolled_back_and_made_once()
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 // Other platforms cannot tell while a statement runs: there its time-out ends it.
@@ -216,6 +220,7 @@ async fn f41_a_killed_nodes_handler_that_never_ends_does_not_keep_its_rows() {
     restart_after_leases(&mut app).await;
     barrier.open().await;
     until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -235,6 +240,7 @@ async fn f30_killed_between_handler_and_commit_neither_effect_nor_outcome_stays(
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -264,6 +270,7 @@ async fn f29_killed_after_the_commit_before_the_next_claim_loses_nothing() {
         let outcome = until_booked_once(&app, &app.db, key).await;
         assert_eq!(outcome["attempts"], 1, "{key}");
     }
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -293,6 +300,7 @@ async fn killed_between_the_claim_of_a_call_and_its_sending_it_is_called_once() 
         effect_keys(&requests),
         [outcome["effect_key"].as_str().unwrap()]
     );
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -318,4 +326,5 @@ async fn killed_while_a_call_is_out_it_is_made_again_under_the_same_effect_key()
         effect_keys(&requests),
         [outcome["effect_key"].as_str().unwrap()]
     );
+    app.db.verify().await;
 }

@@ -55,6 +55,7 @@ async fn f40_a_redelivery_while_the_handler_still_runs_is_answered_at_once() {
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 1);
     assert_eq!(timeline(&app, "evt_1").await["received_count"], 2);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -101,6 +102,7 @@ async fn f43_a_worker_stopped_past_its_lease_changes_nothing_when_it_wakes_up() 
     // It works on as if nothing had been.
     put(&app, &paid("evt_2")).await;
     until_booked_once(&app, &app.db, "evt_2").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -130,6 +132,7 @@ async fn f43_a_worker_that_wakes_up_does_not_take_its_successors_lease_for_its_o
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&second, "evt_1").await, ["lost"]);
     drop(sent.await);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -177,6 +180,7 @@ async fn f43_an_answer_that_comes_after_the_lease_is_kept_as_evidence_only() {
         keys[0], keys[1],
         "the receiver can tell that it is one effect"
     );
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -246,6 +250,7 @@ async fn f44_work_completed_between_the_reapers_choice_and_its_write_stays_compl
     assert!(verdicts(&app, "evt_1").await.is_empty());
     assert_eq!(metric(&app, LOST).await, None, "no lease was lost");
     assert_eq!(receiver.requests().len(), 1);
+    app.db.verify().await;
 }
 
 #[tokio::test]

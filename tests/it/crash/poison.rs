@@ -78,6 +78,7 @@ async fn f48_a_poison_event_among_49_good_ones_dies_alone_after_three_losses() {
         until_booked_once(&app, &app.db, &format!("evt_{n}")).await;
     }
     assert_eq!(app.db.count("outcome WHERE result = 'dead'").await, 1);
+    app.db.verify().await;
 }
 
 /// The handler ends its own backend: the node lives, its connection does not.
@@ -114,6 +115,7 @@ async fn f48_an_event_that_ends_its_backend_is_dead_and_its_neighbours_are_done(
         until_booked_once(&app, &app.db, &format!("evt_{n}")).await;
     }
     assert_eq!(booked(&app.db, "evt_poison").await, 0);
+    app.db.verify().await;
 }
 
 #[tokio::test]

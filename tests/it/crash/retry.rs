@@ -63,6 +63,7 @@ async fn f48_one_bad_event_among_100_delays_no_good_one_and_is_tried_no_more_whe
     put(&app, &paid("evt_next")).await;
     until_booked_once(&app, &app.db, "evt_next").await;
     assert_eq!(verdicts(&app, "evt_bad").await, ["retry"; 12]);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -137,6 +138,7 @@ async fn f50_an_event_that_comes_before_its_object_is_done_when_the_object_is_th
         .await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert!(app.db.one::<bool>("SELECT paid FROM app.orders").await);
+    app.db.verify().await;
 }
 
 /// A subscription's state at a second.
@@ -213,4 +215,5 @@ async fn f51_a_handler_that_compares_occurred_at_ends_with_the_newest_state_in_a
         writes + app.db.count("outcome WHERE result = 'skipped'").await,
         60
     );
+    app.db.verify().await;
 }

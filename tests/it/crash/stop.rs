@@ -52,6 +52,7 @@ async fn a_node_that_is_asked_to_end_gives_back_what_it_has_not_begun() {
         assert_eq!(outcome["attempts"], 1);
         assert!(verdicts(&second, &key).await.is_empty());
     }
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -79,6 +80,7 @@ async fn a_handler_that_outlasts_the_grace_is_abandoned_and_run_again() {
     .await;
     end_leases(&app.db).await;
     until_booked_once(&second, &app.db, "evt_1").await;
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -126,6 +128,7 @@ async fn ended_under_load_a_node_loses_nothing_and_the_other_goes_on() {
         0
     );
     drop(second);
+    app.db.verify().await;
 }
 
 /// A balancer that asks two nodes now and then whether they are ready, and sends to one that was.
@@ -255,6 +258,7 @@ async fn f39_nothing_is_begun_before_its_commit_and_nothing_that_was_rolled_back
     assert_eq!(worker.timeline("stripe", "evt_2").await, None);
     assert_eq!(booked(&app.db, "evt_2").await, 0);
     drop(sent.await);
+    app.db.verify().await;
 }
 
 #[tokio::test]
@@ -276,4 +280,5 @@ async fn f39_a_wake_up_that_is_lost_costs_a_poll() {
     put(&app, &paid("evt_1")).await;
     proxy.until_fired(1).await;
     until_booked_once(&worker, &app.db, "evt_1").await;
+    app.db.verify().await;
 }

@@ -329,6 +329,37 @@ async fn a_deferred_constraint_fails_in_the_block_of_its_event() {
 }
 
 #[tokio::test]
+async fn a_function_that_would_end_the_transaction_is_dead_at_its_first_try() {
+    let setup = format!(
+        "{LEDGER}
+        CREATE FUNCTION app.committing(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+          PERFORM app.book(event);
+          IF event.type = 'b.commit' THEN COMMIT; END IF;
+          IF event.type = 'b.rollback' THEN ROLLBACK; END IF;
+        END $$;"
+    );
+    let inbox = Inbox::start(&setup, vec![quick(sql("ledger", "app.committing"))]).await;
+    for kind in ["b.commit", "b.rollback", "b.good"] {
+        inbox.put(&event(kind, kind, json!({}))).await;
+    }
+    for (kind, expected) in [
+        ("b.commit", "dead"),
+        ("b.rollback", "dead"),
+        ("b.good", "succeeded"),
+    ] {
+        let (result, timeline) = inbox.until_outcome(kind, "ledger").await;
+        assert_eq!(
+            (result.as_str(), timeline.outcomes[0].attempts),
+            (expected, 1),
+            "{kind}"
+        );
+    }
+    let booked: Vec<String> = inbox.db.all("SELECT key FROM app.ledger").await;
+    assert_eq!(booked, ["b.good"]);
+}
+
+#[tokio::test]
 async fn a_node_without_handlers_leaves_the_runtime_to_others() {
     // The claim loop once spun while it had nothing to claim for, on the test's only thread.
     let inbox = Inbox::start(LEDGER, vec![]).await;

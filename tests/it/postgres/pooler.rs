@@ -168,6 +168,7 @@ async fn f70_migrations_of_four_processes_and_commands_go_through_two_sessions()
         ["check", "--connect"].as_slice(),
         &["migrate", "--dry-run"],
         &["events"],
+        &["verify"],
     ] {
         let ran = oncehook(&path, args, &[]).await;
         assert_eq!(ran.code, Some(0), "{args:?}: {ran:?}");

@@ -254,16 +254,18 @@ async fn the_soak() {
         samples,
         stats: &stats,
         sizes: place.sizes(&app.db).await,
+        unsound: app.db.verified().await.err(),
     };
     let client = app.db.client().await;
     let findings = trial.judge.findings(&client).await;
     let failed = report.write(&findings, trial.judge.acknowledged());
     assert!(
         findings.is_empty() && failed.is_empty(),
-        "see {}:\n{}\n{:#?}\nagain with: {}",
+        "see {}:\n{}\n{:#?}\n{}\nagain with: {}",
         place.folder.join("soak.md").display(),
         failed.join("\n"),
         findings.iter().take(20).collect::<Vec<_>>(),
+        report.unsound.as_deref().unwrap_or_default(),
         options.reproduce()
     );
 }

@@ -45,6 +45,8 @@ pub(super) struct Report<'a> {
     pub(super) samples: Vec<Sample>,
     pub(super) stats: &'a Stats,
     pub(super) sizes: String,
+    /// What `oncehook verify` found.
+    pub(super) unsound: Option<String>,
 }
 
 /// Figures of a phase: medians of its samples, percentiles of all its events.
@@ -180,6 +182,10 @@ impl Report<'_> {
             f64::from(u8::from(self.drained.is_none())),
         ));
         checks.push(none("day changes missed", f64::from(u8::from(same_day))));
+        checks.push(none(
+            "`oncehook verify` over everything that finds something",
+            f64::from(u8::from(self.unsound.is_some())),
+        ));
         checks
     }
 

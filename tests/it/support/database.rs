@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use oncehook::store::{Settings, migrate};
+use oncehook::store::verify::{Verification, VerifyOptions};
+use oncehook::store::{Settings, Store, migrate};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
@@ -87,6 +89,20 @@ impl TestDb {
         let settings = Settings::parse(&db.url).unwrap();
         migrate::run(&settings).await.unwrap();
         db
+    }
+
+    /// A copy of this database as it is, from which everybody is disconnected.
+    pub(crate) async fn copy(&self) -> Self {
+        drop(self.client.lock().await.take());
+        self.disconnect_all().await;
+        let admin = connect(&self.maintenance).await.unwrap();
+        let left = "SELECT pid FROM pg_stat_activity WHERE datname = $1";
+        until_some("the database is left alone", async || {
+            let left = admin.query(left, &[&self.name]).await.unwrap();
+            left.is_empty().then_some(())
+        })
+        .await;
+        Self::create(&self.maintenance, Some(&self.name)).await
     }
 
     async fn create(maintenance: &str, template: Option<&str>) -> Self {
@@ -173,6 +189,36 @@ impl TestDb {
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
         ))
         .await;
+    }
+
+    /// Checks every invariant over all that is stored, bytes included, as `oncehook verify` does;
+    /// fails with what is broken or was not checked. Nodes may be at work. Returns the warnings too.
+    pub(crate) async fn verify(&self) -> Verification {
+        self.verified()
+            .await
+            .unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// The same for those who have more to say; an error is what [`TestDb::verify`] fails with.
+    pub(crate) async fn verified(&self) -> Result<Verification, String> {
+        let options = VerifyOptions {
+            check_time: Duration::from_mins(10),
+            ..VerifyOptions::everything()
+        };
+        let verification = self.verify_with(&options).await;
+        if verification.holds() && verification.unfinished == 0 {
+            return Ok(verification);
+        }
+        Err(format!(
+            "`oncehook verify` of {}:\n{verification}",
+            self.name
+        ))
+    }
+
+    /// What a verification with these options finds.
+    pub(crate) async fn verify_with(&self, options: &VerifyOptions) -> Verification {
+        let store = Store::new(Settings::parse(&self.url).unwrap(), 1).unwrap();
+        store.verify(options).await.unwrap()
     }
 
     /// Waits until somebody waits for a lock that this backend holds; returns who.

@@ -70,7 +70,7 @@ const NEVER: &[(&str, &str)] = &[
         "an outcome that counts other tries than its history",
         "SELECT e.key || ' at ' || h.name || ': ' || o.attempts FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
            JOIN oncehook.handler h ON h.id = o.handler_id
-          WHERE e.key LIKE $1 AND o.decided_by = 'handler' AND h.name <> 'poison'
+          WHERE e.key LIKE $1 AND o.decided_by = 'handler'
             AND o.attempts <> (o.result = 'succeeded')::int + (SELECT count(*) FROM oncehook.attempt a
               WHERE a.event_id = o.event_id AND a.handler_id = o.handler_id AND a.run = o.run AND a.verdict <> 'evidence')",
     ),

@@ -79,6 +79,8 @@ BEGIN
     NEW.lease_until := clock_timestamp() + interval '20 ms';
     IF name = 'poison' THEN
       NEW.suspect := true; NEW.losses := 3; NEW.losses_alone := 2;
+      INSERT INTO oncehook.attempt (event_id, handler_id, run, lease_token, ended_at, verdict)
+      SELECT NEW.event_id, NEW.handler_id, NEW.run, gen_random_uuid(), now(), 'lost' FROM generate_series(1, 3);
     END IF;
   END IF;
   RETURN NEW;
@@ -86,12 +88,14 @@ END $$;
 CREATE TRIGGER orphaned BEFORE INSERT ON oncehook.delivery FOR EACH ROW EXECUTE FUNCTION app.orphaned();
 ";
 
-    /// A handler of former times, $1, and its unfinished delivery of event $1 for handler $2.
+    /// A handler of former times, $1, and its unfinished delivery of event $1 for handler $2, as if
+    /// it had been there when the event came.
     pub(super) const OLD_HANDLER: &str =
         "INSERT INTO oncehook.handler (name, first_name) VALUES ($1, $1) ON CONFLICT DO NOTHING";
-    pub(super) const OLD_DELIVERY: &str = "INSERT INTO oncehook.delivery (event_id, handler_id, run_at)
-        SELECT e.id, h.id, 'infinity' FROM oncehook.event e, oncehook.handler h WHERE e.key = $1 AND h.name = $2
-        ON CONFLICT DO NOTHING";
+    pub(super) const OLD_DELIVERY: &str = "WITH routed AS (
+          UPDATE oncehook.event e SET routes = e.routes || h.id, state = NULL FROM oncehook.handler h
+           WHERE e.key = $1 AND h.name = $2 AND h.id <> ALL (e.routes) RETURNING e.id, h.id AS handler_id)
+        INSERT INTO oncehook.delivery (event_id, handler_id, run_at) SELECT id, handler_id, 'infinity' FROM routed";
 
     /// Sources and handlers, all but `late`.
     fn handlers(receiver: &Receiver) -> String {
@@ -288,7 +292,8 @@ impl Lane {
         self.proxy.probe(None).await;
         let calls = self.receiver.requests().split_off(calls_before);
         self.booked += outside.booked();
-        let broken = check::broken(&outside, &calls, self.booked).await;
+        let mut broken = check::broken(&outside, &calls, self.booked).await;
+        broken.extend(self.db.verified().await.err());
         if !broken.is_empty() {
             return Err(format!("{}\n{}", broken.join("\n"), self.said()));
         }

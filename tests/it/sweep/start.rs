@@ -119,6 +119,7 @@ async fn through(
     } else {
         serves(db, &public).await?;
     }
+    db.verified().await?;
     let reached = hit.get() || point.is_none();
     let ended = if reached {
         Ended::Passed

@@ -1,0 +1,258 @@
+//! `verify`: the invariants of the engine, checked over what is stored.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use jiff::Timestamp;
+
+use crate::config::units;
+use crate::store::verify::{CheckReport, CheckState, Finding, Verification, VerifyOptions};
+
+use super::context::Context;
+use super::failure::{Exit, Failure};
+use super::words;
+
+const HELP: &str = "\
+Examples:
+  oncehook verify
+  oncehook verify --json --since 1h       (from cron, hourly)
+  oncehook verify --all --digests         (after a restore or a failover)
+
+Exit codes: 0 everything holds; 4 an invariant does not hold; 5 nothing is broken, but a warning
+needs a look; 3 nothing was found, but not everything could be checked.";
+
+/// Check the engine's invariants over the database.
+///
+/// Every key has its event, every event its work, every run one outcome, every lease one token, and
+/// so on: one line per check. Reads only and locks no row, so the service may be at work. What
+/// handlers did outside of the database cannot be seen.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    /// Read events and history since then: "2026-12-01T00:00:00Z", or an age such as "24h". Live
+    /// deliveries are checked in any case.
+    #[arg(long, value_name = "WHEN", value_parser = words::since, default_value = "2d", conflicts_with = "all")]
+    since: Timestamp,
+    /// Read everything that is stored.
+    #[arg(long)]
+    all: bool,
+    /// Also read the stored bytes and compare them with the digests. Reads every body.
+    #[arg(long)]
+    digests: bool,
+    /// Examples shown per check, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    limit: u16,
+    /// How long a transaction may be open and an ended lease unreaped; due work may wait three
+    /// times as long. Longer than your slowest handler's `timeout`.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "5m")]
+    patience: Duration,
+    /// Longest time of one check; what takes longer is reported as unfinished; 0 for no limit.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1m")]
+    check_time: Duration,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let mut options = VerifyOptions {
+        since: if args.all {
+            Timestamp::UNIX_EPOCH
+        } else {
+            args.since
+        },
+        examples: args.limit,
+        check_time: args.check_time,
+        patience: args.patience,
+        digests: args.digests,
+        handlers: Vec::new(),
+    };
+    // The database has no patterns. Its other invariants need no usable configuration.
+    match context.config() {
+        Ok(config) => {
+            let handlers = config.handlers.into_iter();
+            options.handlers = handlers.map(|h| (h.name, h.events)).collect();
+        }
+        Err(_) => context.printer.note(
+            "the handlers are not known, so `missing` is not checked: `oncehook check` says why",
+        ),
+    }
+    let verification = context.store()?.verify(&options).await?;
+    if context.printer.json() {
+        context.printer.value(&verification)?;
+    } else {
+        for line in lines(&verification) {
+            context.printer.line(line)?;
+        }
+    }
+    verdict(&verification)
+}
+
+fn verdict(verification: &Verification) -> Result<(), Failure> {
+    let Verification {
+        broken,
+        warnings,
+        unfinished,
+        ..
+    } = *verification;
+    let count = |n: usize| words::count(n as u64, "check", "checks");
+    if broken > 0 {
+        let text = format!("{} found what must not be", count(broken));
+        return Err(Failure::new(Exit::Broken, anyhow!(text)));
+    }
+    if unfinished > 0 {
+        let text = format!(
+            "{} did not finish; the others found nothing that must not be",
+            count(unfinished)
+        );
+        return Err(Failure::new(Exit::Unreachable, anyhow!(text)));
+    }
+    if warnings > 0 {
+        let text = format!("nothing is broken; {} to look at", count(warnings));
+        return Err(Failure::new(Exit::Warning, anyhow!(text)));
+    }
+    Ok(())
+}
+
+/// A line per check; below it what was found, and what to do.
+fn lines(verification: &Verification) -> Vec<String> {
+    let mut lines = Vec::new();
+    for check in &verification.checks {
+        lines.push(line(check));
+        if check.state == CheckState::Ok {
+            continue;
+        }
+        lines.extend(check.findings.iter().map(|f| format!("    {f}")));
+        let shown = check.findings.len() as u64;
+        if check.found > shown {
+            lines.push(format!("    and {} more", check.found - shown));
+        }
+        lines.push(format!("    next: {}", check.next));
+        let known = |f: &Finding| f.source.clone().zip(f.key.clone());
+        if let Some((source, key)) = check.findings.iter().find_map(known) {
+            lines.push(format!(
+                "    oncehook show {} {}",
+                words::shell(&source),
+                words::operand(&key)
+            ));
+        }
+    }
+    lines
+}
+
+fn line(check: &CheckReport) -> String {
+    let examined = check.examined.map_or(String::new(), |n| n.to_string());
+    let found = match check.found {
+        0 => String::new(),
+        n => format!(", but {n} not"),
+    };
+    format!(
+        "{:<10} {:<15} {examined:>9} {:<10} {:>6} ms  {}{found}",
+        check.state.as_str(),
+        check.check,
+        check.counted,
+        check.took_ms,
+        check.about
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_findings_reads_well_and_stays_on_its_lines() {
+        let finding = |key: Option<&str>, handler: Option<&str>, detail: &str| Finding {
+            event_id: None,
+            source: key.map(|_| "stripe-main".into()),
+            key: key.map(str::to_owned),
+            handler: handler.map(str::to_owned),
+            run: handler.map(|_| 2),
+            detail: detail.into(),
+        };
+        let check = |check, about, state, examined, found, findings| CheckReport {
+            check,
+            about,
+            state,
+            counted: if examined == 0 { "" } else { "events" },
+            examined: Some(examined).filter(|n| *n > 0),
+            found,
+            took_ms: 17,
+            findings,
+            next: "`oncehook show SOURCE KEY` tells what is known of it",
+        };
+        let verification = Verification {
+            since: Timestamp::UNIX_EPOCH,
+            holds: false,
+            broken: 1,
+            warnings: 1,
+            unfinished: 1,
+            checks: vec![
+                check(
+                    "key_event",
+                    "every key has its event",
+                    CheckState::Ok,
+                    1_000_000,
+                    0,
+                    vec![],
+                ),
+                check(
+                    "route",
+                    "every handler in an event's routes has a delivery or an outcome",
+                    CheckState::Broken,
+                    1_000_000,
+                    12,
+                    vec![
+                        finding(
+                            Some("evt_1\n\u{1b}[2J"),
+                            Some("ledger"),
+                            "neither a delivery nor an outcome",
+                        ),
+                        finding(
+                            Some("evt_2"),
+                            Some("ledger"),
+                            "neither a delivery nor an outcome",
+                        ),
+                    ],
+                ),
+                check(
+                    "sessions",
+                    "no transaction is left open",
+                    CheckState::Warning,
+                    0,
+                    1,
+                    vec![finding(
+                        None,
+                        None,
+                        "backend 7 (psql) is idle in transaction for 900 s",
+                    )],
+                ),
+                check(
+                    "digest",
+                    "every event's bytes are those that were received",
+                    CheckState::Unfinished,
+                    1_000_000,
+                    0,
+                    vec![finding(None, None, "it took too long")],
+                ),
+            ],
+        };
+        let exit = |broken, unfinished, warnings| {
+            let verification = Verification {
+                broken,
+                warnings,
+                unfinished,
+                ..verification.clone()
+            };
+            verdict(&verification).map_or_else(|failure| failure.exit() as u8, |()| 0)
+        };
+        assert_eq!(
+            [exit(0, 0, 0), exit(0, 0, 1), exit(0, 1, 1), exit(1, 1, 1)],
+            [0, 5, 3, 4]
+        );
+        let failure = verdict(&verification).unwrap_err();
+        insta::assert_snapshot!(format!(
+            "{}\n\n{}\n(exit {})",
+            lines(&verification).join("\n"),
+            failure.text(),
+            failure.exit() as u8
+        ));
+    }
+}

@@ -1,0 +1,18 @@
+-- verify_delivery_shape: deliveries whose columns contradict each other.
+-- Run by store::verify.
+-- $1 examples
+-- Rows: findings. Reads the hot table once.
+SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text AS key, b.handler_id, b.run, b.detail
+  FROM (SELECT d.event_id, d.handler_id, d.run::int AS run,
+               CASE WHEN (d.state = 'leased') <> (d.lease_token IS NOT NULL) THEN d.state || ', and the token says otherwise'
+                    WHEN (d.state = 'leased') <> (d.lease_until IS NOT NULL) THEN d.state || ', and lease_until says otherwise'
+                    WHEN (d.state = 'leased') <> (d.leased_at IS NOT NULL) THEN d.state || ', and leased_at says otherwise'
+                    WHEN d.state = 'leased' AND d.first_try_at IS NULL THEN 'leased, and never tried'
+                    WHEN d.run_at = 'infinity' THEN 'never due'
+                    WHEN d.suspect AND d.losses < 1 THEN 'suspect, and no lease was lost'
+                    WHEN d.losses_alone NOT BETWEEN 0 AND d.losses THEN format('losses: %s, of these alone: %s', d.losses, d.losses_alone)
+                    WHEN d.failures < 0 THEN 'failures: ' || d.failures
+               END AS detail
+          FROM oncehook.delivery d) b
+ WHERE b.detail IS NOT NULL
+ LIMIT $1

@@ -1,0 +1,146 @@
+//! The verb itself, run as cron runs it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::support::{OwnCluster, Ran, TestDb, oncehook};
+
+use super::story::eventful;
+
+/// A configuration with a source and the handler `late`, for this database.
+fn config(dir: &Path, url: &str) -> PathBuf {
+    let path = dir.join("oncehook.toml");
+    let text = format!(
+        "[database]\nurl = {url:?}\n\n\
+         [[source]]\nname = \"stripe\"\nprovider = \"stripe\"\nsecrets = [{{ label = \"a\", value = \"env:VERIFY_SECRET\" }}]\n\n\
+         [[handler]]\nname = \"late\"\nkind = \"sql\"\ncall = \"app.judge\"\nevents = [\"stripe:z.*\", \"stripe:a.skip\"]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+const SECRET: [(&str, &str); 1] = [("VERIFY_SECRET", "whsec_a_secret_that_nobody_must_see")];
+
+fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().find(|c| c["check"] == name).unwrap()
+}
+
+#[tokio::test]
+async fn the_exit_code_tells_sound_doubtful_unchecked_and_broken_apart() {
+    // A server that writes what it commits, so that nothing at all is left to say.
+    let settings = [
+        ("fsync", "on"),
+        ("full_page_writes", "on"),
+        ("max_prepared_transactions", "2"),
+    ];
+    let cluster = OwnCluster::with_settings(&settings).await;
+    let db = eventful(Arc::new(cluster.database().await)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &db.url);
+    let verify = async |args: &[&str]| -> Ran {
+        let args: Vec<&str> = ["verify"].iter().chain(args).copied().collect();
+        oncehook(&config, &args, &SECRET).await
+    };
+
+    // Without the secret the handlers are not known, and all else is checked.
+    let ran = oncehook(&config, &["verify", "--all", "--digests"], &[]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    assert!(
+        ran.stderr.contains("`missing` is not checked"),
+        "{}",
+        ran.said()
+    );
+    assert!(
+        ran.stdout.lines().all(|line| line.starts_with("OK")),
+        "{}",
+        ran.said()
+    );
+
+    // `late` takes a type of which one event came before.
+    let ran = verify(&[]).await;
+    assert_eq!(ran.code, Some(5), "{}", ran.said());
+    let line = |start: &str| ran.stdout.lines().any(|line| line.starts_with(start));
+    assert!(line("WARNING    missing"), "{}", ran.said());
+    assert!(
+        line("    stripe evt_skip late - it matches"),
+        "{}",
+        ran.said()
+    );
+    assert!(line("    oncehook show stripe evt_skip"), "{}", ran.said());
+    assert!(line("OK         route"), "{}", ran.said());
+
+    let holder = db.client().await;
+    holder
+        .batch_execute("BEGIN; PREPARE TRANSACTION 'left over'")
+        .await
+        .unwrap();
+    let ran = verify(&["--json", "--patience", "0"]).await;
+    assert_eq!(ran.code, Some(5), "{}", ran.said());
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["holds"], true);
+    let sessions = check(&report, "sessions")["findings"].to_string();
+    assert!(sessions.contains("prepared transaction of"), "{sessions}");
+    holder
+        .batch_execute("ROLLBACK PREPARED 'left over'")
+        .await
+        .unwrap();
+
+    holder
+        .batch_execute("BEGIN; LOCK TABLE oncehook.conflict")
+        .await
+        .unwrap();
+    let ran = verify(&[]).await;
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+    let line = |start: &str| ran.stdout.lines().any(|line| line.starts_with(start));
+    assert!(line("UNFINISHED conflict"), "{}", ran.said());
+    assert!(line("    a table is locked"), "{}", ran.said());
+    assert!(
+        ran.stderr.contains("1 check did not finish"),
+        "{}",
+        ran.said()
+    );
+    holder.batch_execute("ROLLBACK").await.unwrap();
+
+    db.execute("DELETE FROM oncehook.outcome WHERE run = 1")
+        .await;
+    let ran = verify(&["--json", "--limit", "3"]).await;
+    assert_eq!(ran.code, Some(4), "{}", ran.said());
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["holds"], false);
+    let route = check(&report, "route");
+    assert_eq!(route["state"], "broken");
+    assert_eq!(route["counted"], "events");
+    assert_eq!(route["findings"].as_array().unwrap().len(), 3);
+    assert!(route["found"].as_u64() > Some(3), "{route}");
+    let finding = &route["findings"][0];
+    assert_eq!(finding["source"], "stripe", "{finding}");
+    assert!(
+        finding["key"].as_str().unwrap().starts_with("evt_"),
+        "{finding}"
+    );
+    assert!(
+        finding["event_id"].is_string() && finding["handler"].is_string(),
+        "{finding}"
+    );
+    assert!(
+        ran.stderr.contains("found what must not be"),
+        "{}",
+        ran.said()
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_asked_is_no_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let blank = TestDb::blank().await;
+    let ran = oncehook(&config(dir.path(), &blank.url), &["verify"], &SECRET).await;
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+    assert!(ran.stdout.contains("`oncehook migrate`"), "{}", ran.said());
+
+    let nobody = "postgresql://nobody@127.0.0.1:1/none";
+    let ran = oncehook(&config(dir.path(), nobody), &["verify"], &SECRET).await;
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+}
