@@ -168,11 +168,13 @@ async fn f70_migrations_of_four_processes_and_commands_go_through_two_sessions()
         ["check", "--connect"].as_slice(),
         &["migrate", "--dry-run"],
         &["events"],
-        &["verify"],
     ] {
         let ran = oncehook(&path, args, &[]).await;
         assert_eq!(ran.code, Some(0), "{args:?}: {ran:?}");
     }
+    // It has its doubts about a database that no node has served yet.
+    let ran = oncehook(&path, &["verify"], &[]).await;
+    assert!(ran.stdout.contains("every key has its event"), "{ran:?}");
 }
 
 /// Books by every way that [`Work`] has.
