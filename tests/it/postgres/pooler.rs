@@ -411,7 +411,7 @@ async fn f70_a_setting_that_does_not_fit_is_found_at_start_and_named() {
         };
         let path = config(&folder, &pooler.url(&db.name), lines);
         let ran = oncehook(&path, &["check", "--connect"], &[]).await;
-        let expected = if fits { 0 } else { 1 };
+        let expected = i32::from(!fits);
         assert_eq!(ran.code, Some(expected), "{mode} {lines}: {ran:?}");
         if !fits {
             assert!(ran.stderr.contains("database.pooling"), "{ran:?}");
