@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Config, Environment};
-use crate::store::{Settings, Store};
+use crate::config::{self, Config, Database, Environment, Pooling};
+use crate::domain::SecretText;
+use crate::store::{Settings, Store, StoreError};
 
 use super::failure::Failure;
 use super::printer::Printer;
@@ -58,8 +59,8 @@ impl Context {
         if path.is_none() && self.environment.get("ONCEHOOK_DATABASE__URL").is_none() {
             self.path()?;
         }
-        let url = config::database_url(path.as_deref().map(Path::new), &self.environment)?;
-        Ok(Settings::parse(url.expose())?)
+        let database = config::database(path.as_deref().map(Path::new), &self.environment)?;
+        Ok(settings(&database)?)
     }
 
     /// The database.
@@ -74,5 +75,16 @@ impl Context {
             .find_map(|name| self.environment.get(name))
             .unwrap_or("unknown");
         format!("cli:{}", crate::telemetry::clean(user))
+    }
+}
+
+/// How `[database]` connects.
+pub(super) fn settings(database: &Database) -> Result<Settings, StoreError> {
+    let settings = Settings::parse(database.url.expose())?;
+    match database.pooling {
+        Pooling::Session => Ok(settings),
+        Pooling::Transaction => {
+            settings.pooled_by_transaction(database.direct_url.as_ref().map(SecretText::expose))
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use tokio_postgres::error::SqlState;
+
 use crate::config::ConfigError;
 use crate::engine::EngineError;
 use crate::store::StoreError;
@@ -127,7 +129,7 @@ impl From<StoreError> for Failure {
             StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Migration(_) => {
                 (Exit::No, None)
             }
-            StoreError::Url(_) => (
+            StoreError::Url(..) => (
                 Exit::Usage,
                 Some(
                     "write database.url as postgresql://user:password@host:5432/database?sslmode=verify-full",
@@ -139,8 +141,10 @@ impl From<StoreError> for Failure {
                     "is the database of database.url running? `oncehook dev` stops its own when it ends",
                 ),
             ),
-            StoreError::Statement(_) => match error.sqlstate().and_then(|s| s.code().get(..2)) {
-                Some("42" | "3F") => (
+            StoreError::Statement(_) => match error.sqlstate().map(SqlState::code) {
+                // The sentence itself says what to do.
+                Some("42P05" | "26000") => (Exit::No, None),
+                Some(code) if code.starts_with("42") || code.starts_with("3F") => (
                     Exit::No,
                     Some(
                         "is the schema up to date? `oncehook migrate --dry-run` lists what is missing",

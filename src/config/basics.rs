@@ -8,6 +8,26 @@ use crate::domain::SecretText;
 use super::secret::Vault;
 use super::section::Section;
 
+/// `[database]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Database {
+    /// Connection URL, with its password.
+    pub url: SecretText,
+    /// What the URL leads to.
+    pub pooling: Pooling,
+    /// The way past a pooler in transaction mode.
+    pub direct_url: Option<SecretText>,
+}
+
+/// What `database.url` leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// PostgreSQL itself, or a pooler in session mode.
+    Session,
+    /// A pooler in transaction mode.
+    Transaction,
+}
+
 /// `[listen]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
@@ -65,7 +85,12 @@ pub enum LogFormat {
     Text,
 }
 
-pub(super) fn database(root: &Section<'_>, vault: Vault<'_>) -> Option<SecretText> {
+const POOLING: [(&str, Pooling); 2] = [
+    ("session", Pooling::Session),
+    ("transaction", Pooling::Transaction),
+];
+
+pub(super) fn database(root: &Section<'_>, vault: Vault<'_>) -> Option<Database> {
     let Some(section) = root.below("database", "[database]") else {
         root.error(
             "database",
@@ -73,27 +98,47 @@ pub(super) fn database(root: &Section<'_>, vault: Vault<'_>) -> Option<SecretTex
         );
         return None;
     };
+    let resolved = |key, written| match vault.resolve(written) {
+        Ok(url) if url.expose().trim().is_empty() => {
+            section.error(
+                key,
+                format!("`{key}` is empty: write postgresql://user@host/database"),
+            );
+            None
+        }
+        Ok(url) => Some(url),
+        Err(message) => {
+            section.error(key, format!("`{key}`: {message}"));
+            None
+        }
+    };
     let url = section
         .required(
             "url",
             "write url = \"env:DATABASE_URL\", or set ONCEHOOK_DATABASE__URL",
         )
-        .and_then(|written| match vault.resolve(written) {
-            Ok(url) if url.expose().trim().is_empty() => {
-                section.error(
-                    "url",
-                    "`url` is empty: write postgresql://user@host/database",
-                );
-                None
-            }
-            Ok(url) => Some(url),
-            Err(message) => {
-                section.error("url", format!("`url`: {message}"));
-                None
-            }
-        });
+        .and_then(|written| resolved("url", written));
+    let pooling = if section.has("pooling") {
+        section.word("pooling", &POOLING)
+    } else {
+        section.value("pooling");
+        Some(Pooling::Session)
+    };
+    let direct_url = section
+        .text("direct_url")
+        .and_then(|written| resolved("direct_url", written));
+    if pooling == Some(Pooling::Session) && section.has("direct_url") {
+        section.error(
+            "direct_url",
+            "`direct_url` is the way past a pooler in transaction mode: set pooling = \"transaction\" if `url` leads to one, else leave it out",
+        );
+    }
     section.finish();
-    url
+    Some(Database {
+        url: url?,
+        pooling: pooling?,
+        direct_url,
+    })
 }
 
 pub(super) fn listen(root: &Section<'_>) -> Option<Listen> {

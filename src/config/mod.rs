@@ -27,7 +27,7 @@ use crate::engine::EngineConfig;
 use crate::ingest::IngestConfig;
 use crate::provider::Source;
 
-pub use basics::{Dispatch, Limits, Listen, Log, LogFormat};
+pub use basics::{Database, Dispatch, Limits, Listen, Log, LogFormat, Pooling};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use problem::{Origin, Problem};
@@ -46,8 +46,8 @@ pub const REFERENCE: &str = include_str!("../../docs/oncehook.toml");
 pub struct Config {
     /// The file it was read from.
     pub path: PathBuf,
-    /// Connection URL, with its password.
-    pub database: SecretText,
+    /// `[database]`.
+    pub database: Database,
     /// `[listen]`.
     pub listen: Listen,
     /// `[[source]]`.
@@ -124,25 +124,22 @@ impl Config {
     }
 }
 
-/// Only `database.url`: what the verbs that ask the database need. Sources and their secrets need
+/// Only `[database]`: what the verbs that ask the database need. Sources and their secrets need
 /// not be there; without a file, `ONCEHOOK_DATABASE__URL` is enough.
 ///
 /// # Errors
 ///
 /// [`ConfigError`] when the file is no TOML or the URL cannot be had.
-pub fn database_url(
-    path: Option<&Path>,
-    environment: &Environment,
-) -> Result<SecretText, ConfigError> {
+pub fn database(path: Option<&Path>, environment: &Environment) -> Result<Database, ConfigError> {
     let text = path.map(read).transpose()?.unwrap_or_default();
     let path = path.unwrap_or(Path::new("the environment"));
     let problems = Problems::default();
     let table = tables(&text, environment, &problems);
     let root = Section::new(&table, Origin::File, "", &problems);
-    let url = basics::database(&root, vault(path, environment));
+    let database = basics::database(&root, vault(path, environment));
     let failed = problems.any();
-    match url {
-        Some(url) if !failed => Ok(url),
+    match database {
+        Some(database) if !failed => Ok(database),
         _ => Err(ConfigError::invalid(path, problems.into_parts().0)),
     }
 }

@@ -162,14 +162,14 @@ fn variables_win_over_the_file_and_unknown_ones_are_refused() {
 fn the_database_alone_can_be_read() {
     let path = Path::new("/nonexistent/oncehook.toml");
     assert!(matches!(
-        database_url(Some(path), &environment()),
+        database(Some(path), &environment()),
         Err(ConfigError::Unreadable { .. })
     ));
     let environment = [("ONCEHOOK_DATABASE__URL", "postgresql://x/y")]
         .into_iter()
         .collect();
     assert_eq!(
-        database_url(None, &environment).unwrap().expose(),
+        database(None, &environment).unwrap().url.expose(),
         "postgresql://x/y"
     );
     let folder = tempfile::tempdir().unwrap();
@@ -181,9 +181,50 @@ fn the_database_alone_can_be_read() {
     .unwrap();
     let environment = Environment::default();
     assert_eq!(
-        database_url(Some(&path), &environment).unwrap().expose(),
+        database(Some(&path), &environment).unwrap().url.expose(),
         "postgresql://z"
     );
+}
+
+#[test]
+fn the_way_past_a_pooler_belongs_to_a_pooler() {
+    let read = |lines: &str| {
+        let text = format!("[database]\nurl = \"postgresql://pooler/d\"\n{lines}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oncehook.toml");
+        std::fs::write(&path, text).unwrap();
+        database(Some(&path), &Environment::default()).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("").unwrap().pooling, Pooling::Session);
+    let pooled = read("pooling = \"transaction\"").unwrap();
+    assert_eq!(
+        (pooled.pooling, pooled.direct_url),
+        (Pooling::Transaction, None)
+    );
+    let direct = "direct_url = \"postgresql://db/d\"";
+    let pooled = read(&format!("pooling = \"transaction\"\n{direct}")).unwrap();
+    assert_eq!(pooled.direct_url.unwrap().expose(), "postgresql://db/d");
+    for (lines, says) in [
+        (direct, "set pooling = \"transaction\""),
+        (
+            "pooling = \"statement\"",
+            "must be \"session\" or \"transaction\"",
+        ),
+        (
+            "pooling = \"transaction\"\ndirect_url = \"env:NOT_THERE\"",
+            "NOT_THERE",
+        ),
+        (
+            "pooling = \"transaction\"\ndirect_url = \" \"",
+            "`direct_url` is empty",
+        ),
+    ] {
+        let error = read(lines).unwrap_err();
+        assert!(
+            error.contains(says) && error.contains("line 3") | error.contains("line 4"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

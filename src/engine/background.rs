@@ -70,12 +70,19 @@ pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
 /// Wakes this node's dispatcher after its own commits, tells other nodes off the commit path, and
 /// hears them. Losing the connection costs latency only.
 pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>) {
+    if !store.hears() {
+        tracing::info!(
+            "no database.direct_url: events that other nodes receive are found by polling"
+        );
+    }
     loop {
         let line = match store.listen(Arc::clone(&wake)).await {
             Ok(line) => {
                 // What was said while nobody listened.
-                wake.notify_one();
-                Some(line)
+                if line.is_some() {
+                    wake.notify_one();
+                }
+                line
             }
             Err(error) => {
                 tracing::debug!(error = %error, "not listening for wake-ups; polling goes on");

@@ -119,6 +119,7 @@ impl Engine {
     ///
     /// [`EngineError`]; nothing was started.
     pub async fn start(store: Store, config: EngineConfig) -> Result<Self, EngineError> {
+        store.check_pooling().await?;
         store.make_partitions().await?;
         let registry = Arc::new(Registry::default());
         registry.swap(activate(&store, config.sources, config.handlers).await?);

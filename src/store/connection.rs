@@ -2,7 +2,7 @@
 //! that arrives while a COMMIT is in flight means "not durable".
 
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,13 +11,16 @@ use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Row, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::names::Names;
-use super::settings::Settings;
-use super::transaction::{Params, is_connection_error, is_stale_session};
+use super::settings::{Sessions, Settings};
+use super::statement::{Prepared, parameter_types};
+use super::transaction::{
+    AS_AT_CONNECT, BY_INDEX, DURABLE, Params, is_connection_error, is_stale_session,
+};
 
 /// Longest wait for a connection that is in use.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
@@ -31,24 +34,31 @@ const CONNECTION_MADE: Duration = Duration::from_secs(10);
 pub(super) const KEEPALIVES: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
      SET tcp_user_timeout = 30000";
 
+/// `DISCARD ALL` without `DEALLOCATE ALL` and `DISCARD PLANS`: what is prepared stays.
+const FORGET: &str = "\
+    CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; \
+    SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+
 /// One connection to PostgreSQL.
 #[derive(Debug)]
 pub(crate) struct Connection {
     client: Client,
-    statements: Mutex<HashMap<&'static str, Statement>>,
+    sessions: Sessions,
+    statements: Mutex<HashMap<&'static str, Prepared>>,
     warnings: Arc<AtomicU64>,
     /// Set from BEGIN until COMMIT or ROLLBACK has been answered, and after errors that mean the
     /// server is no longer the one we want. A connection that comes back unclean is dropped.
     unclean: AtomicBool,
-    /// Whether the role or database lowers `synchronous_commit`.
-    lowered_durability: bool,
+    /// What begins each of our transactions, so that its session is as ours must be.
+    own_session: &'static str,
+    after_handlers: String,
     /// Whether the server's platform can tell, while a statement runs, that its client has gone.
     looks_for_client: bool,
 }
 
 impl Connection {
-    /// The prepared form of a statement, prepared once per connection.
-    pub(super) async fn prepared(&self, sql: &'static str) -> Result<Statement, StoreError> {
+    /// A statement made ready to be sent, once per connection.
+    pub(super) async fn prepared(&self, sql: &'static str) -> Result<Prepared, StoreError> {
         let known = self
             .statements
             .lock()
@@ -58,7 +68,15 @@ impl Connection {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare(sql).await?;
+        let statement = match self.sessions {
+            Sessions::Own => Prepared::Named(self.client.prepare(sql).await?),
+            Sessions::Lent => {
+                // Inside a transaction the session is ours already, or a handler's.
+                let inside = self.unclean.load(Ordering::Acquire);
+                let before = if inside { "" } else { self.own_session };
+                Prepared::Unnamed(sql, parameter_types(&self.client, before, sql).await?)
+            }
+        };
         self.statements
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -74,49 +92,87 @@ impl Connection {
         self.warnings.load(Ordering::Acquire)
     }
 
-    pub(super) fn lowered_durability(&self) -> bool {
-        self.lowered_durability
+    /// What begins each of our transactions, so that its session is as ours must be.
+    pub(super) fn own_session(&self) -> &'static str {
+        self.own_session
+    }
+
+    /// What takes back everything that a handler can leave in a session except for prepared
+    /// statements, which are ours. Those of a name of its own are the handler's affair.
+    pub(super) fn after_handlers(&self) -> &str {
+        &self.after_handlers
     }
 
     pub(super) fn looks_for_client(&self) -> bool {
         self.looks_for_client
     }
 
-    /// The result of a statement outside a transaction. After an error that means the wrong server
-    /// (a primary turned read-only answers reads and fails every write) or a session that lost our
-    /// prepared statements, the connection does not go back to its pool.
-    pub(super) fn checked<T>(
+    /// Runs a statement that returns rows and is a transaction of its own.
+    pub(super) async fn query_alone(
         &self,
-        result: Result<T, tokio_postgres::Error>,
-    ) -> Result<T, StoreError> {
-        result.map_err(StoreError::from).inspect_err(|error| {
-            if is_connection_error(error) || is_stale_session(error) {
-                self.set_unclean(true);
-            }
-        })
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = self.prepared(sql).await?;
+        self.alone("", statement.query(&self.client, params)).await
     }
 
-    /// Runs a statement outside a transaction with a plan by index, as
-    /// [`Transaction`](super::transaction::Transaction) does inside one.
+    /// Runs a statement that is a transaction of its own; returns the number of rows it changed.
+    pub(super) async fn execute_alone(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<u64, StoreError> {
+        let statement = self.prepared(sql).await?;
+        self.alone("", statement.execute(&self.client, params))
+            .await
+    }
+
+    /// As [`Connection::query_alone`], with a plan by index as
+    /// [`Transaction`](super::transaction::Transaction) has it.
     pub(super) async fn query_by_index(
         &self,
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {
         let statement = self.prepared(sql).await?;
-        // Sent back to back: one round trip.
-        let (off, rows, reset) = tokio::join!(
-            biased;
-            self.client.batch_execute("SET enable_seqscan = off"),
-            self.client.query(&statement, params),
-            self.client.batch_execute("RESET enable_seqscan"),
-        );
-        if reset.is_err() {
-            self.set_unclean(true);
+        self.alone(BY_INDEX, statement.query(&self.client, params))
+            .await
+    }
+
+    /// Runs one statement as a transaction with settings of its own.
+    async fn alone<T>(
+        &self,
+        settings: &str,
+        run: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, StoreError> {
+        if settings.is_empty() && self.own_session.is_empty() {
+            return self.checked(run.await);
         }
-        let rows = self.checked(rows)?;
-        self.checked(off)?;
-        Ok(rows)
+        let begin = format!("BEGIN; {}{settings}", self.own_session);
+        self.set_unclean(true);
+        // Sent back to back: one round trip.
+        let (begun, done, ended) = tokio::join!(
+            biased;
+            self.client.batch_execute(&begin),
+            run,
+            self.client.batch_execute("COMMIT"),
+        );
+        self.set_unclean(ended.is_err());
+        let done = self.checked(done)?;
+        self.checked(begun.and(ended))?;
+        Ok(done)
+    }
+
+    /// The result of a statement outside a transaction. After an error that means the wrong server
+    /// (a primary turned read-only answers reads and fails every write) or a session that lost our
+    /// prepared statements, the connection does not go back to its pool.
+    fn checked<T>(&self, result: Result<T, tokio_postgres::Error>) -> Result<T, StoreError> {
+        result.map_err(StoreError::from).inspect_err(|error| {
+            if is_connection_error(error) || is_stale_session(error) {
+                self.set_unclean(true);
+            }
+        })
     }
 
     pub(super) fn set_unclean(&self, unclean: bool) {
@@ -179,26 +235,45 @@ pub(super) async fn connect(
             notify.notify_one();
         }
     });
-    // Sent back to back: one round trip.
-    let (kept, row) = tokio::join!(
-        biased;
-        client.batch_execute(KEEPALIVES),
-        client.query_one(
-            "SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()",
-            &[],
+    // One message: a session that is lent by the transaction is ours until it is answered.
+    let keepalives = match settings.sessions {
+        Sessions::Own => KEEPALIVES,
+        Sessions::Lent => "",
+    };
+    let answer = client
+        .simple_query(&format!(
+            "{keepalives}; SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()"
+        ))
+        .await?;
+    let row = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
+    backend.store(column(2).parse().unwrap_or_default(), Ordering::Release);
+    let own_session = match (settings.sessions, column(0)) {
+        (Sessions::Lent, _) => AS_AT_CONNECT,
+        (Sessions::Own, "off" | "local" | "remote_write") => DURABLE,
+        (Sessions::Own, _) => "",
+    };
+    // PostgreSQL knows what the connection began with; behind a pooler somebody else began it.
+    let again = match settings.sessions {
+        Sessions::Own => KEEPALIVES.to_owned(),
+        Sessions::Lent => format!(
+            "SET client_encoding = 'UTF8'; SET application_name = '{}'",
+            settings.application_name().replace('\'', "''")
         ),
-    );
-    kept?;
-    let row = row?;
-    backend.store(row.get(2), Ordering::Release);
-    let lowered_durability = matches!(row.get::<_, &str>(0), "off" | "local" | "remote_write");
+    };
+    let looks_for_client = column(1) == "t";
     Ok(Connection {
         client,
+        sessions: settings.sessions,
         statements: Mutex::default(),
         warnings,
         unclean: AtomicBool::new(false),
-        lowered_durability,
-        looks_for_client: row.get(1),
+        own_session,
+        after_handlers: format!("{FORGET}; {again}"),
+        looks_for_client,
     })
 }
 

@@ -148,12 +148,9 @@ pub(crate) async fn claim_suspect(
 ) -> Result<Option<Lease>, StoreError> {
     let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
-    let statement = connection.prepared(CLAIM_SUSPECT).await?;
     let rows = connection
-        .client()
-        .query(&statement, &[&handlers, &leases])
-        .await;
-    let rows = connection.checked(rows)?;
+        .query_alone(CLAIM_SUSPECT, &[&handlers, &leases])
+        .await?;
     Ok(rows.first().map(lease))
 }
 
@@ -162,12 +159,8 @@ pub(crate) async fn suspect_due(
     connection: &Connection,
     handlers: &[i32],
 ) -> Result<bool, StoreError> {
-    let statement = connection.prepared(SUSPECT_DUE).await?;
-    let row = connection
-        .client()
-        .query_one(&statement, &[&handlers])
-        .await;
-    Ok(connection.checked(row)?.get(0))
+    let rows = connection.query_alone(SUSPECT_DUE, &[&handlers]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 fn progress(row: &Row) -> Progress {
@@ -317,12 +310,9 @@ pub(crate) async fn give_back(
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
     let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
     let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
-    let statement = connection.prepared(GIVE_BACK).await?;
-    let changed = connection
-        .client()
-        .execute(&statement, &[&events, &handlers, &tokens])
-        .await;
-    connection.checked(changed)
+    connection
+        .execute_alone(GIVE_BACK, &[&events, &handlers, &tokens])
+        .await
 }
 
 /// Leases past their end with the time they were held, locked for the transaction. `event` is

@@ -7,9 +7,9 @@ use tokio_postgres::error::SqlState;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The connection URL cannot be used.
-    #[error("database.url: {0}")]
-    Url(String),
+    /// A connection URL cannot be used: the key it stands under, and why.
+    #[error("{0}: {1}")]
+    Url(&'static str, String),
     /// TLS cannot be set up.
     #[error("database TLS: {0}")]
     Tls(String),
@@ -73,9 +73,23 @@ fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// Whether prepared statements are not as this connection left them: gone (26000), or there under a
+/// name it has not used (42P05).
+pub(super) fn is_statement_of_other_session(code: &SqlState) -> bool {
+    [
+        SqlState::INVALID_SQL_STATEMENT_NAME,
+        SqlState::DUPLICATE_PSTATEMENT,
+    ]
+    .contains(code)
+}
+
 /// Even the primary message may quote values ("invalid input syntax for type json: ..."), so
 /// outside the well-known conditions only the class is named.
 fn class_text(code: &SqlState) -> &'static str {
+    if is_statement_of_other_session(code) {
+        return "this session lacks a prepared statement or has another's: behind a pooler in transaction mode set \
+                database.pooling = \"transaction\"";
+    }
     match code.code().get(..2) {
         Some("08") => "connection exception",
         Some("22") => "data exception",

@@ -1,8 +1,10 @@
 //! What handlers get of their events, and the server-side loop of the `sql` kind.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::StoreError;
@@ -101,12 +103,22 @@ pub(crate) async fn run_sql(
 pub(crate) async fn payloads(
     connection: &Connection,
     events: &[Uuid],
-) -> Result<std::collections::HashMap<Uuid, Payload>, StoreError> {
-    let statement = connection.prepared(PAYLOADS).await?;
-    let rows = connection.client().query(&statement, &[&events]).await;
-    Ok(connection
-        .checked(rows)?
-        .iter()
+) -> Result<HashMap<Uuid, Payload>, StoreError> {
+    Ok(by_event(
+        &connection.query_alone(PAYLOADS, &[&events]).await?,
+    ))
+}
+
+/// The same inside a transaction.
+pub(crate) async fn payloads_within(
+    transaction: &Transaction<'_>,
+    events: &[Uuid],
+) -> Result<HashMap<Uuid, Payload>, StoreError> {
+    Ok(by_event(&transaction.query(PAYLOADS, &[&events]).await?))
+}
+
+fn by_event(rows: &[Row]) -> HashMap<Uuid, Payload> {
+    rows.iter()
         .map(|row| {
             (
                 row.get(0),
@@ -118,5 +130,5 @@ pub(crate) async fn payloads(
                 },
             )
         })
-        .collect())
+        .collect()
 }

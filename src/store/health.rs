@@ -16,9 +16,9 @@ impl Store {
     /// Any [`StoreError`]; the database cannot take writes now.
     pub async fn check_writable(&self) -> Result<(), StoreError> {
         let connection = self.admin().await?;
+        self.0.names.prove(&connection).await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let written = async {
-            self.0.names.prove(&connection).await?;
             transaction.savepoint().await?;
             transaction
                 .execute("INSERT INTO oncehook.receipt (event_id, received_at, count, secret_label) VALUES (gen_random_uuid(), now(), 1, '')", &[])
@@ -32,12 +32,10 @@ impl Store {
     /// Reads the numbers.
     pub(crate) async fn gauges(&self, known_handlers: &[i32]) -> Result<Gauges, StoreError> {
         let connection = self.admin().await?;
-        let statement = connection.prepared(GAUGES).await?;
-        let row = connection
-            .client()
-            .query_one(&statement, &[&known_handlers])
-            .await;
-        let row = connection.checked(row)?;
+        let rows = connection.query_alone(GAUGES, &[&known_handlers]).await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::Unavailable("the gauges came without a row".into()))?;
         Ok(Gauges {
             oldest_ready_s: row.get(0),
             late: row.get(1),

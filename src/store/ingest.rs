@@ -198,7 +198,7 @@ pub(crate) async fn reserve<'c>(
     let (transaction, rows) = tokio::join!(
         biased;
         Transaction::begin(connection, Limits::SHORT),
-        connection.client().query(&statement, &params),
+        statement.query(connection.client(), &params),
     );
     let transaction = transaction?;
     let rows = match rows {

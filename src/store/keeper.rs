@@ -52,11 +52,6 @@ impl Store {
     /// Deletes the oldest refused requests above the cap.
     pub(crate) async fn cap_rejected(&self) -> Result<u64, StoreError> {
         let connection = self.admin().await?;
-        let statement = connection.prepared(CAP).await?;
-        let removed = connection
-            .client()
-            .execute(&statement, &[&REJECTED_KEPT])
-            .await;
-        connection.checked(removed)
+        connection.execute_alone(CAP, &[&REJECTED_KEPT]).await
     }
 }

@@ -57,8 +57,8 @@ pub(crate) async fn begin<'c>(
     let (transaction, rows, done, planned) = tokio::join!(
         biased;
         Transaction::begin(connection, limits),
-        client.query(&lock, lock_params),
-        client.query(&outcome_present, present_params),
+        lock.query(client, lock_params),
+        outcome_present.query(client, present_params),
         async {
             match plans {
                 Plans::Ours => Ok(()),
@@ -66,7 +66,10 @@ pub(crate) async fn begin<'c>(
             }
         },
     );
-    let transaction = transaction?;
+    let transaction = match plans {
+        Plans::Ours => transaction?,
+        Plans::Handlers => transaction?.for_handlers(),
+    };
     // The first error is the cause, the others follow from it.
     let read = rows.and_then(|rows| {
         let done = done?;

@@ -1,6 +1,12 @@
 //! Forward-only migrations under a lock, with a history of their own in schema `oncehook`.
 
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
 use super::connection::KEEPALIVES;
+use super::settings::Sessions;
 use super::{Settings, StoreError, tls};
 
 mod embedded {
@@ -9,6 +15,10 @@ mod embedded {
 }
 
 const HISTORY: &str = "oncehook.schema_history";
+/// Between tries for the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// For the second connection, which a pooler with room for one would keep waiting.
+const SECOND_CONNECTION: Duration = Duration::from_secs(30);
 
 /// Applies what is pending; returns the names applied. Any number of nodes may call it at once.
 ///
@@ -17,18 +27,47 @@ const HISTORY: &str = "oncehook.schema_history";
 /// [`StoreError::Migration`] when one fails (nothing of it stays), or when the database is newer
 /// than this program.
 pub async fn run(settings: &Settings) -> Result<Vec<String>, StoreError> {
-    let (mut client, task) = client(settings).await?;
+    let (holder, holding) = client(settings).await?;
+    lock(&holder).await?;
+    let (mut client, task) = tokio::time::timeout(SECOND_CONNECTION, client(settings))
+        .await
+        .map_err(|_| {
+            StoreError::Unavailable(
+                "migrations need two connections at once, and the second was not lent within 30 s"
+                    .into(),
+            )
+        })??;
     let result = locked(&mut client).await;
-    drop(client);
+    drop((client, holder));
     task.abort();
+    holding.abort();
     result
 }
 
-async fn locked(client: &mut tokio_postgres::Client) -> Result<Vec<String>, StoreError> {
-    // A session lock: the connection is ours alone and closes with it.
-    client
-        .batch_execute("SELECT pg_advisory_lock(hashtext('oncehook.migrate'))")
-        .await?;
+/// Holds the lock until the connection ends, in a transaction of its own: a session may be lent to
+/// another after each transaction of the migrations. Who waits holds no session meanwhile.
+async fn lock(holder: &Client) -> Result<(), StoreError> {
+    loop {
+        // The time is for a host that vanished behind a pooler. A lock that ended too early costs
+        // an error: each migration is one transaction with its line of history.
+        let answer = holder
+            .simple_query(
+                "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10min'; \
+                 SELECT pg_try_advisory_xact_lock(hashtext('oncehook.migrate'))",
+            )
+            .await?;
+        let locked = answer.iter().any(
+            |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
+        );
+        if locked {
+            return Ok(());
+        }
+        holder.batch_execute("ROLLBACK").await?;
+        tokio::time::sleep(LOCK_PAUSE).await;
+    }
+}
+
+async fn locked(client: &mut Client) -> Result<Vec<String>, StoreError> {
     client
         .batch_execute("CREATE SCHEMA IF NOT EXISTS oncehook")
         .await?;
@@ -52,7 +91,10 @@ async fn locked(client: &mut tokio_postgres::Client) -> Result<Vec<String>, Stor
 pub async fn pending(settings: &Settings) -> Result<Vec<String>, StoreError> {
     let (mut client, task) = client(settings).await?;
     let exists: bool = client
-        .query_one("SELECT to_regclass($1) IS NOT NULL", &[&HISTORY])
+        .query_typed_one(
+            "SELECT to_regclass($1) IS NOT NULL",
+            &[(&HISTORY, Type::TEXT)],
+        )
         .await?
         .get(0);
     let runner = embedded::migrations::runner();
@@ -96,15 +138,16 @@ pub(super) async fn execute(settings: &Settings, script: &str) -> Result<(), Sto
     Ok(result?)
 }
 
-async fn client(
-    settings: &Settings,
-) -> Result<(tokio_postgres::Client, tokio::task::JoinHandle<()>), StoreError> {
+async fn client(settings: &Settings) -> Result<(Client, tokio::task::JoinHandle<()>), StoreError> {
+    let settings = settings.with_session().unwrap_or(settings);
     let (client, connection) = settings
         .config
         .connect(tls::connector(settings)?)
         .await
         .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
     let task = tokio::spawn(async move { drop(connection.await) });
-    client.batch_execute(KEEPALIVES).await?;
+    if settings.sessions == Sessions::Own {
+        client.batch_execute(KEEPALIVES).await?;
+    }
     Ok((client, task))
 }

@@ -46,15 +46,10 @@ impl Names {
             .clone();
         let (source_ids, sources): (Vec<i32>, Vec<String>) = known.sources.into_iter().unzip();
         let (handler_ids, handlers): (Vec<i32>, Vec<String>) = known.handlers.into_iter().unzip();
-        let statement = connection.prepared(UNKNOWN).await?;
         let unknown = connection
-            .client()
-            .query_opt(
-                &statement,
-                &[&source_ids, &sources, &handler_ids, &handlers],
-            )
+            .query_alone(UNKNOWN, &[&source_ids, &sources, &handler_ids, &handlers])
             .await?;
-        match unknown {
+        match unknown.first() {
             None => Ok(()),
             Some(row) => Err(StoreError::Unavailable(format!(
                 "this server does not know {:?} as it was registered, it has lost commits; restart this node",

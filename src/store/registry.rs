@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use super::connection::Connection;
+use super::error::is_statement_of_other_session;
 use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError, audit};
 
@@ -78,8 +79,7 @@ impl Store {
     ) -> Result<std::collections::HashMap<i32, (String, String)>, StoreError> {
         let connection = self.admin().await?;
         let rows = connection
-            .client()
-            .query("SELECT id, name, first_name FROM oncehook.source", &[])
+            .query_alone("SELECT id, name, first_name FROM oncehook.source", &[])
             .await?;
         Ok(rows
             .iter()
@@ -111,25 +111,28 @@ impl Store {
         name: &str,
     ) -> Result<SqlFunction, StoreError> {
         let connection: &Connection = &*self.admin().await?;
-        let statement = connection.prepared(FUNCTION).await?;
         let wanted = || {
             format!(
                 "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
                  role USAGE on its schema and EXECUTE on it"
             )
         };
-        let row = connection
-            .client()
-            .query_opt(&statement, &[&name])
+        let rows = connection
+            .query_alone(FUNCTION, &[&name])
             .await
             // A name that is no name at all is an error of the lookup (class 42 or 22).
-            .map_err(|error| match error.code() {
-                Some(code) if code.code().starts_with("42") || code.code().starts_with("22") => {
+            .map_err(|error| match error.sqlstate() {
+                Some(code)
+                    if !is_statement_of_other_session(code)
+                        && ["42", "22"]
+                            .iter()
+                            .any(|class| code.code().starts_with(class)) =>
+                {
                     StoreError::Refused(wanted())
                 }
-                _ => StoreError::from(error),
-            })?
-            .ok_or_else(|| StoreError::Refused(wanted()))?;
+                _ => error,
+            })?;
+        let row = rows.first().ok_or_else(|| StoreError::Refused(wanted()))?;
         match row.get::<_, &str>("returns") {
             "void" => Ok(SqlFunction {
                 call: row.get("call"),

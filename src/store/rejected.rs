@@ -35,11 +35,9 @@ impl Store {
             .map(|r| r.peer.map(|p| p.to_string()))
             .collect();
         let connection = self.admin().await?;
-        let statement = connection.prepared(INSERT).await?;
-        let stored = connection
-            .client()
-            .execute(&statement, &[&sources, &reasons, &digests, &sizes, &peers])
-            .await;
-        connection.checked(stored).map(drop)
+        connection
+            .execute_alone(INSERT, &[&sources, &reasons, &digests, &sizes, &peers])
+            .await
+            .map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! The connection URL, with the `sslmode` values that libpq knows.
+//! The connection URL, with the `sslmode` values that libpq knows, and what stands behind it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,12 +27,23 @@ pub(super) enum Trust {
     Full,
 }
 
+/// Whose the server sessions are that connections have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sessions {
+    /// The connection's: PostgreSQL itself, or a pooler in session mode.
+    Own,
+    /// A pooler's, which lends one for a transaction.
+    Lent,
+}
+
 /// Connection settings parsed from a URL; honours `sslmode` up to `verify-full` and `sslrootcert`.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub(super) config: Config,
     pub(super) trust: Trust,
     pub(super) root_cert: Option<PathBuf>,
+    pub(super) sessions: Sessions,
+    direct: Option<Box<Self>>,
 }
 
 impl Settings {
@@ -42,10 +53,42 @@ impl Settings {
     ///
     /// [`StoreError::Url`]; the text never holds the URL, which may hold a password.
     pub fn parse(url: &str) -> Result<Self, StoreError> {
+        Self::parse_key("database.url", url)
+    }
+
+    /// For a URL that leads to a pooler in transaction mode: nothing is kept in a session. `direct`
+    /// leads past the pooler, for what needs a session: migrations, and the wake-ups of other nodes,
+    /// which without it are polled for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::parse`], for `direct`.
+    pub fn pooled_by_transaction(mut self, direct: Option<&str>) -> Result<Self, StoreError> {
+        self.sessions = Sessions::Lent;
+        self.direct = direct
+            .map(|url| Self::parse_key("database.direct_url", url))
+            .transpose()?
+            .map(Box::new);
+        Ok(self)
+    }
+
+    /// The way to a session of one's own, if there is one.
+    pub(super) fn with_session(&self) -> Option<&Self> {
+        match self.sessions {
+            Sessions::Own => Some(self),
+            Sessions::Lent => self.direct.as_deref(),
+        }
+    }
+
+    fn parse_key(key: &'static str, url: &str) -> Result<Self, StoreError> {
+        Self::read(url).map_err(|reason| StoreError::Url(key, reason))
+    }
+
+    fn read(url: &str) -> Result<Self, String> {
         let (rest, mode, root_cert) = take_tls_parameters(url)?;
         let mut config: Config = rest
             .parse()
-            .map_err(|_| StoreError::Url("not a PostgreSQL URL or key=value string; write postgresql://user@host:5432/database".into()))?;
+            .map_err(|_| "not a PostgreSQL URL or key=value string; write postgresql://user@host:5432/database")?;
         let (ssl, trust) = match mode.as_deref() {
             None | Some("prefer" | "allow") => (SslMode::Prefer, Trust::Any),
             Some("disable") => (SslMode::Disable, Trust::Any),
@@ -55,9 +98,9 @@ impl Settings {
             Some("verify-ca") => (SslMode::Require, Trust::Chain),
             Some("verify-full") => (SslMode::Require, Trust::Full),
             Some(_) => {
-                return Err(StoreError::Url(
+                return Err(
                     "sslmode must be disable, prefer, require, verify-ca or verify-full".into(),
-                ));
+                );
             }
         };
         config.ssl_mode(ssl);
@@ -79,7 +122,13 @@ impl Settings {
             config,
             trust,
             root_cert,
+            sessions: Sessions::Own,
+            direct: None,
         })
+    }
+
+    pub(super) fn application_name(&self) -> &str {
+        self.config.get_application_name().unwrap_or_default()
     }
 
     /// The database's name, for people.
@@ -89,7 +138,7 @@ impl Settings {
 }
 
 /// The URL without `sslmode` and `sslrootcert`, which tokio-postgres knows in part only.
-fn take_tls_parameters(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), StoreError> {
+fn take_tls_parameters(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), String> {
     let mut mode = None;
     let mut root = None;
     let mut keep = |name: &str, value: String| match name {
@@ -129,7 +178,7 @@ fn take_tls_parameters(url: &str) -> Result<(String, Option<String>, Option<Path
     Ok((rest, mode, root))
 }
 
-fn percent_decode(text: &str) -> Result<String, StoreError> {
+fn percent_decode(text: &str) -> Result<String, String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -138,15 +187,13 @@ fn percent_decode(text: &str) -> Result<String, StoreError> {
             let decoded = std::str::from_utf8(&pair)
                 .ok()
                 .and_then(|hex| u8::from_str_radix(hex, 16).ok())
-                .ok_or_else(|| {
-                    StoreError::Url("a % in the URL is not followed by two hex digits".into())
-                })?;
+                .ok_or("a % in the URL is not followed by two hex digits")?;
             out.push(decoded);
         } else {
             out.push(byte);
         }
     }
-    String::from_utf8(out).map_err(|_| StoreError::Url("the URL decodes to invalid UTF-8".into()))
+    String::from_utf8(out).map_err(|_| "the URL decodes to invalid UTF-8".into())
 }
 
 #[cfg(test)]

@@ -12,9 +12,17 @@ use super::{Store, StoreError, tls};
 pub(crate) struct Signal(Connection);
 
 impl Store {
+    /// Whether there is a way to a session that can hear wake-ups.
+    pub(crate) fn hears(&self) -> bool {
+        self.0.settings.with_session().is_some()
+    }
+
     /// Connects and listens; `wake` is notified by every wake-up and when the connection ends.
-    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Signal, StoreError> {
-        let settings = &self.0.settings;
+    /// `None` without a session for it: then polling is all there is.
+    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Option<Signal>, StoreError> {
+        let Some(settings) = self.0.settings.with_session() else {
+            return Ok(None);
+        };
         let connection = connect(
             settings,
             &tls::connector(settings)?,
@@ -26,7 +34,7 @@ impl Store {
             .client()
             .batch_execute("LISTEN oncehook_work")
             .await?;
-        Ok(Signal(connection))
+        Ok(Some(Signal(connection)))
     }
 }
 

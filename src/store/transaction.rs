@@ -8,6 +8,7 @@ use tokio_postgres::types::ToSql;
 
 use super::StoreError;
 use super::connection::Connection;
+use super::error::is_statement_of_other_session;
 
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -15,10 +16,20 @@ pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// Our statements look rows up by key. A plan that was made while a table was nearly empty would
 /// read the whole of it until the next ANALYZE, in a burst after a quiet time a hundred thousand
 /// rows per batch; this makes the plan independent of what was counted when.
-const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
+pub(super) const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
 
 /// Handlers get the plans that the operator's settings give.
 pub(super) const AS_CONFIGURED: &str = "SET LOCAL enable_seqscan TO DEFAULT";
+
+/// For a role or database that lowers durability: it does not lower ours.
+pub(super) const DURABLE: &str = "SET LOCAL synchronous_commit = on; ";
+
+/// For a session that was another's before: no role, no objects under the same names, no COMMIT
+/// that does not wait for the disk are taken over. An operator's stronger setting stays.
+pub(super) const AS_AT_CONNECT: &str = "\
+    SET LOCAL role TO DEFAULT; SET LOCAL search_path TO DEFAULT; SET LOCAL synchronous_commit TO DEFAULT; \
+    SELECT set_config('synchronous_commit', 'on', true) \
+     WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write'); ";
 
 /// Server-side limits of one transaction, set with `SET LOCAL`.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +56,8 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Transaction<'c> {
     connection: &'c Connection,
+    /// Handlers' statements run in it, which may leave something in the session.
+    handlers: bool,
 }
 
 impl<'c> Transaction<'c> {
@@ -70,12 +83,7 @@ impl<'c> Transaction<'c> {
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
-        // A role that lowers durability does not lower ours.
-        let durability = if connection.lowered_durability() {
-            "SET LOCAL synchronous_commit = on;"
-        } else {
-            ""
-        };
+        let own = connection.own_session();
         // The statement of a node that died would keep its rows locked until its time-out.
         let client_check =
             if connection.looks_for_client() && limits.statement > Limits::SHORT.statement {
@@ -84,7 +92,7 @@ impl<'c> Transaction<'c> {
                 ""
             };
         let text = format!(
-            "BEGIN ISOLATION LEVEL {mode}; {BY_INDEX}; {durability} {client_check} SET LOCAL statement_timeout = {}; \
+            "BEGIN ISOLATION LEVEL {mode}; {own}{BY_INDEX}; {client_check} SET LOCAL statement_timeout = {}; \
              SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
             limits.statement.as_millis(),
             limits.idle.as_millis(),
@@ -92,7 +100,30 @@ impl<'c> Transaction<'c> {
         );
         connection.set_unclean(true);
         connection.client().batch_execute(&text).await?;
-        Ok(Self { connection })
+        Ok(Self {
+            connection,
+            handlers: false,
+        })
+    }
+
+    /// Handlers' statements come next: with the end of the transaction the session is as it was.
+    pub(super) fn for_handlers(self) -> Self {
+        Self {
+            handlers: true,
+            ..self
+        }
+    }
+
+    /// COMMIT or ROLLBACK, and what else the end needs. One message: a session that is lent is still
+    /// the same. An error behind the COMMIT is read back as one of it.
+    async fn finish(&self, word: &str) -> Result<(), tokio_postgres::Error> {
+        let client = self.connection.client();
+        if self.handlers {
+            let text = format!("{word}; {}", self.connection.after_handlers());
+            client.batch_execute(&text).await
+        } else {
+            client.batch_execute(word).await
+        }
     }
 
     pub(crate) fn connection(&self) -> &'c Connection {
@@ -116,24 +147,24 @@ impl<'c> Transaction<'c> {
         Ok(self.connection.client().batch_execute(&text).await?)
     }
 
-    /// Runs a prepared statement that returns rows.
+    /// Runs a statement that returns rows.
     pub(super) async fn query(
         &self,
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {
         let statement = self.connection.prepared(sql).await?;
-        Ok(self.connection.client().query(&statement, params).await?)
+        Ok(statement.query(self.connection.client(), params).await?)
     }
 
-    /// Runs a prepared statement and returns the number of rows it changed.
+    /// Runs a statement and returns the number of rows it changed.
     pub(super) async fn execute(
         &self,
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<u64, StoreError> {
         let statement = self.connection.prepared(sql).await?;
-        Ok(self.connection.client().execute(&statement, params).await?)
+        Ok(statement.execute(self.connection.client(), params).await?)
     }
 
     /// Opens the savepoint of one handler.
@@ -179,7 +210,7 @@ impl<'c> Transaction<'c> {
     /// leaves the outcome unknown to the caller, who must read it back.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let before = self.connection.warnings();
-        self.connection.client().batch_execute("COMMIT").await?;
+        self.finish("COMMIT").await?;
         if self.connection.warnings() != before {
             // Left unclean: the session's state is not worth keeping.
             return Err(StoreError::NotDurable);
@@ -206,12 +237,7 @@ impl<'c> Transaction<'c> {
     pub(crate) async fn rollback(self, cause: &StoreError) {
         if !is_connection_error(cause)
             && !is_stale_session(cause)
-            && self
-                .connection
-                .client()
-                .batch_execute("ROLLBACK")
-                .await
-                .is_ok()
+            && self.finish("ROLLBACK").await.is_ok()
         {
             self.connection.set_unclean(false);
         }
@@ -241,15 +267,11 @@ pub(crate) fn is_connection_error(error: &StoreError) -> bool {
 }
 
 /// Whether the server no longer has our prepared statements as they were: a handler ran
-/// `DEALLOCATE ALL` (26000), a pooler lent us another session, or an object that they read was
-/// changed (0A000, "cached plan must not change result type"). Only a new connection helps.
+/// `DEALLOCATE ALL`, a pooler lent us another session, or an object that they read was changed
+/// (0A000, "cached plan must not change result type"). Only a new connection helps.
 pub(crate) fn is_stale_session(error: &StoreError) -> bool {
     error.sqlstate().is_some_and(|code| {
-        [
-            SqlState::INVALID_SQL_STATEMENT_NAME,
-            SqlState::FEATURE_NOT_SUPPORTED,
-        ]
-        .contains(code)
+        is_statement_of_other_session(code) || *code == SqlState::FEATURE_NOT_SUPPORTED
     })
 }
 

@@ -1,7 +1,7 @@
 //! The engine's transaction as a handler may use it.
 
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Row, Statement};
 
 use super::StoreError;
 use super::transaction::Transaction;
@@ -70,7 +70,8 @@ impl Work<'_> {
             .await
     }
 
-    /// Runs a statement known at compile time, prepared once per connection.
+    /// Runs a statement known at compile time, prepared once per connection where the connection
+    /// has a session of its own.
     ///
     /// # Errors
     ///
@@ -80,16 +81,12 @@ impl Work<'_> {
         sql: &'static str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, tokio_postgres::Error> {
-        let statement: Statement = match self.transaction.connection().prepared(sql).await {
-            Ok(statement) => statement,
-            Err(StoreError::Statement(error)) => return Err(error),
-            // Preparing fails in no other way; the plain form then says why.
-            Err(_) => return self.execute(sql, params).await,
-        };
-        self.transaction
-            .connection()
-            .client()
-            .execute(&statement, params)
-            .await
+        let connection = self.transaction.connection();
+        match connection.prepared(sql).await {
+            Ok(statement) => statement.execute(connection.client(), params).await,
+            Err(StoreError::Statement(error)) => Err(error),
+            // A parameter of a type of one's own, without a session to prepare in.
+            Err(_) => self.execute(sql, params).await,
+        }
     }
 }

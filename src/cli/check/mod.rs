@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::dispatch::HandlerKind;
 use crate::store::{Settings, Store, migrate};
 
-use super::context::Context;
+use super::context::{self, Context};
 use super::failure::Failure;
 use super::words;
 
@@ -34,7 +34,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
             return Err(invalid(context, &errors, error.into()));
         }
     };
-    let settings = match Settings::parse(config.database.expose()) {
+    let settings = match context::settings(&config.database) {
         Ok(settings) => settings,
         Err(error) => {
             let errors = [error.to_string()];
@@ -72,6 +72,8 @@ fn invalid(context: &Context, errors: &[String], failure: Failure) -> Failure {
 }
 
 async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
+    let store = Store::new(settings.clone(), 1)?;
+    store.check_pooling().await?;
     let pending = migrate::pending(&settings).await?;
     let calls: Vec<String> = config
         .handlers
@@ -83,7 +85,7 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
         .collect();
     // Functions take an `oncehook.delivered`, which comes with the migrations.
     let missing_functions = if pending.is_empty() && !calls.is_empty() {
-        Store::new(settings, 1)?.missing_functions(&calls).await?
+        store.missing_functions(&calls).await?
     } else {
         Vec::new()
     };

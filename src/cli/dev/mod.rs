@@ -10,7 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
-use crate::store::{Settings, migrate, sample as sample_objects};
+use crate::store::{Settings, Store, migrate, sample as sample_objects};
 
 use super::context::Context;
 use super::failure::{Failure, Step as _};
@@ -88,7 +88,7 @@ async fn with_database(
         let text = sample::configuration(url, &addresses, &secrets);
         let config = Config::parse(&text, &file, &context.environment)?;
         serve::start_log(context, &config)?;
-        let node = Node::start(&config, settings).await?;
+        let node = Node::start(&config, Store::new(settings, config.dispatch.connections)?).await?;
         addresses.public = node.public();
         addresses.api = node.api();
         // Other verbs find the service by what is written here, so it names the real ports.

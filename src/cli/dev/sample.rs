@@ -166,7 +166,7 @@ mod tests {
         let said: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("X-GitHub-Delivery"), "{said:?}");
-        assert_eq!(config.database.expose(), "postgresql:///x?host=/a'b\"c");
+        assert_eq!(config.database.url.expose(), "postgresql:///x?host=/a'b\"c");
 
         std::fs::write(&file, &text).unwrap();
         let kept = Secrets::kept_or_new(&file);

@@ -6,10 +6,10 @@ pub(super) mod signals;
 use std::io::IsTerminal as _;
 
 use crate::config::{Config, LogFormat};
-use crate::store::{Settings, migrate};
+use crate::store::{Settings, Store, migrate};
 use crate::telemetry::logs::{self, Form};
 
-use super::context::Context;
+use super::context::{self, Context};
 use super::failure::Failure;
 use super::words;
 
@@ -41,9 +41,11 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
     let mut signals = Signals::listen()?;
     let start = async {
-        let settings = Settings::parse(config.database.expose())?;
+        let settings = context::settings(&config.database)?;
+        let store = Store::new(settings.clone(), config.dispatch.connections)?;
+        store.check_pooling().await?;
         up_to_date(context, &settings, args.migrate).await?;
-        Node::start(&config, settings).await
+        Node::start(&config, store).await
     };
     let node = tokio::select! {
         // Nothing has been acknowledged yet, so there is nothing to wait for.

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::config::{Config, ConfigError, Environment};
 use crate::engine::Engine;
 use crate::http::{self, Running, ServeConfig};
-use crate::store::{Settings, Store};
+use crate::store::Store;
 use crate::telemetry;
 
 use super::super::failure::{Exit, Failure};
@@ -40,10 +40,7 @@ pub(in crate::cli) struct Node {
 
 impl Node {
     /// Starts the engine, then the listeners: nothing is accepted before it can be stored.
-    pub(in crate::cli) async fn start(
-        config: &Config,
-        settings: Settings,
-    ) -> Result<Self, Failure> {
+    pub(in crate::cli) async fn start(config: &Config, store: Store) -> Result<Self, Failure> {
         // Before the engine, so that its first counts are recorded.
         let metrics = telemetry::metrics::prometheus();
         let upkeep = metrics.clone();
@@ -53,7 +50,6 @@ impl Node {
                 upkeep.run_upkeep();
             }
         });
-        let store = Store::new(settings, config.dispatch.connections)?;
         let engine = Engine::start(store, config.engine()).await?;
         let listen = ServeConfig {
             public: config.listen.public,

@@ -93,7 +93,7 @@ pub(super) async fn run(
 ) -> Result<Vec<Ran>, RunError> {
     let began = Instant::now();
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let mut payloads = handling::payloads(transaction.connection(), &events).await?;
+    let mut payloads = handling::payloads_within(transaction, &events).await?;
     let mut ran = Vec::with_capacity(leases.len());
     for (index, lease) in leases.iter().enumerate() {
         if began.elapsed() > BUDGET && index > 0 {

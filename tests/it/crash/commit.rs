@@ -74,7 +74,7 @@ async fn a_claim_whose_answer_is_lost_is_made_again_when_its_lease_has_ended() {
     put(&app, &paid("evt_1")).await;
     app.kill9();
     // Committed at PostgreSQL, and nobody knows the token.
-    proxy.arm("-- delivery_claim:", Action::CutAfter);
+    proxy.arm_after("-- delivery_claim:", "COMMIT", Action::CutAfter);
     begin_handling(&mut app).await;
     proxy.until_fired(1).await;
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;

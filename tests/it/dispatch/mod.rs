@@ -1,6 +1,7 @@
 //! From a ready delivery to its outcome.
 
 mod function;
+mod session;
 mod sql;
 mod transient;
 

@@ -6,7 +6,7 @@ use crate::support::TestDb;
 use super::expect_unavailable;
 
 /// As a cancelled wait for a standby: the COMMIT is answered with success, and with a warning.
-const WARN_AT_COMMIT: &str = "
+pub(super) const WARN_AT_COMMIT: &str = "
 CREATE FUNCTION app.warn() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE WARNING 'canceling wait for synchronous replication due to user request';

@@ -7,6 +7,7 @@ mod migrate;
 mod outage;
 mod partition;
 mod pool;
+mod pooler;
 mod race;
 mod readonly;
 mod signal;

@@ -120,7 +120,19 @@ impl Inbox {
         handlers: Vec<HandlerSpec>,
         dispatch: Option<DispatchConfig>,
     ) -> Self {
-        let store = Store::new(Settings::parse(url).unwrap(), 4).unwrap();
+        let settings = Settings::parse(url).unwrap();
+        Self::with(settings, db, sources, handlers, dispatch).await
+    }
+
+    /// The same, connected in another way.
+    pub(crate) async fn with(
+        settings: Settings,
+        db: Arc<TestDb>,
+        sources: Vec<Source>,
+        handlers: Vec<HandlerSpec>,
+        dispatch: Option<DispatchConfig>,
+    ) -> Self {
+        let store = Store::new(settings, 4).unwrap();
         let config = EngineConfig {
             sources,
             handlers,

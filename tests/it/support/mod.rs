@@ -18,6 +18,7 @@
 )]
 
 pub(crate) mod app;
+pub(crate) mod bouncer;
 pub(crate) mod cli;
 pub(crate) mod clock;
 pub(crate) mod database;

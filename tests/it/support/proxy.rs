@@ -202,7 +202,7 @@ impl Shared {
         let index = rules.iter().position(|rule| {
             let hit = match rule.needle.as_str() {
                 // Not the "read committed" of a BEGIN.
-                "commit" => statement.trim() == "commit",
+                "commit" => statement.trim() == "commit" || statement.starts_with("commit;"),
                 needle => statement.contains(needle),
             };
             hit && before.contains(&rule.after)

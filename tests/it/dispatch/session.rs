@@ -1,0 +1,107 @@
+//! What a handler leaves in its session does not reach the next one.
+
+use serde_json::json;
+
+use crate::crash::{QUICK, ledger, put};
+use crate::support::bouncer::PgBouncer;
+use crate::support::inbox::event;
+use crate::support::{AppBuilder, TestDb, until};
+
+/// `app.careless` leaves everything behind that a session can hold. `app.note` writes to `noted`
+/// wherever that leads, and what it meets.
+const CARELESS: &str = "
+CREATE SCHEMA evil;
+CREATE TABLE evil.noted (key text, met text);
+CREATE TABLE app.noted (key text, met text);
+CREATE SEQUENCE app.numbers;
+CREATE FUNCTION app.careless(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO app.ledger VALUES (event.id, event.key, 1, event.effect_key, event.attempt);
+  SET search_path = evil;
+  SET synchronous_commit = off;
+  SET enable_indexscan = off;
+  PERFORM set_config('app.tenant', 'somebody else', false);
+  PERFORM pg_advisory_lock(7002);
+  CREATE TEMP TABLE IF NOT EXISTS noted (key text, met text);
+  LISTEN oncehook_careless;
+  EXECUTE 'DECLARE kept CURSOR WITH HOLD FOR SELECT 1';
+  PERFORM nextval('app.numbers');
+  IF event.key LIKE '%again' AND event.attempt = 1 THEN
+    RAISE EXCEPTION 'again';
+  END IF;
+END $$;
+CREATE FUNCTION app.note(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO noted VALUES (event.key, concat_ws(' ', current_setting('search_path'),
+    current_setting('synchronous_commit'), current_setting('enable_indexscan'), 'tenant',
+    nullif(current_setting('app.tenant', true), ''),
+    (SELECT string_agg(name, ',') FROM pg_cursors WHERE is_holdable),
+    (SELECT string_agg(c, ',') FROM pg_listening_channels() c), current_setting('application_name'),
+    current_setting('client_encoding')));
+END $$";
+
+fn app(db: TestDb) -> AppBuilder {
+    let on = |event_type: &str| format!("events = [\"*:{event_type}\"]\nbatch = 1\n{QUICK}");
+    ledger()
+        .on(db)
+        .setup(CARELESS)
+        .toml("connections = 1")
+        .sql_handler("careless", "app.careless", &on("careless"))
+        .sql_handler("note", "app.note", &on("note"))
+}
+
+async fn nothing_is_left(app: AppBuilder) {
+    let app = app.start().await;
+    for round in 0..4 {
+        for kind in ["careless", "careless.again", "note"] {
+            let event_type = kind.split('.').next().unwrap();
+            put(
+                &app,
+                &event(&format!("{round}.{kind}"), event_type, json!({})),
+            )
+            .await;
+        }
+        until("the round is handled", async || {
+            app.db.count("delivery").await == 0
+        })
+        .await;
+    }
+    let dead = app.db.count("outcome WHERE result <> 'succeeded'").await;
+    assert_eq!(dead, 0, "{}", app.output());
+    assert_eq!(app.db.count("app.ledger").await, 8);
+    assert_eq!(app.db.count("app.noted").await, 4, "no other table was met");
+    let met = app
+        .db
+        .all::<String>("SELECT DISTINCT met FROM app.noted")
+        .await;
+    assert_eq!(met, ["app on on tenant oncehook UTF8"]);
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7002";
+    assert_eq!(app.db.one::<i64>(locks).await, 0);
+}
+
+#[tokio::test]
+async fn what_a_handler_leaves_in_its_session_is_gone_before_the_next() {
+    let db = TestDb::new().await;
+    search_app(&db).await;
+    nothing_is_left(app(db)).await;
+}
+
+#[tokio::test]
+async fn the_same_where_the_session_is_lent() {
+    let db = TestDb::new().await;
+    search_app(&db).await;
+    let Some(pooler) = PgBouncer::start(&db, "transaction", 2).await else {
+        return;
+    };
+    let url = pooler.url(&db.name);
+    let app = app(db)
+        .database_url(url)
+        .database_toml("pooling = \"transaction\"");
+    nothing_is_left(app).await;
+}
+
+async fn search_app(db: &TestDb) {
+    let name = &db.name;
+    db.execute_outside(&format!("ALTER DATABASE {name} SET search_path = app"))
+        .await;
+}
