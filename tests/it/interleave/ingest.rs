@@ -143,6 +143,7 @@ pub(super) async fn abort_of_one(name: &str, depth: Depth) {
                         programs,
                         check: Box::new(move |fates| {
                             Box::pin(async move {
+                                assert!(stage.session(0).has_lost_commit());
                                 // Its first try may have made the event: then nobody is told that it is new.
                                 let new = fates.iter().filter(|f| f[0] == "New").count();
                                 let known = fates.iter().filter(|f| f[0] == "Duplicate").count();

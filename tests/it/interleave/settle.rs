@@ -155,6 +155,7 @@ pub(super) async fn commit_cut_off(name: &str, depth: Depth) {
                         programs,
                         check: Box::new(move |_| {
                             Box::pin(async move {
+                                assert!(stage.session(0).has_lost_commit());
                                 let verdicts = stage.verdicts(&key[0]).await;
                                 assert!(verdicts.iter().all(|v| v == "lost"), "{verdicts:?}");
                                 assert!(

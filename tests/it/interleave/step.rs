@@ -21,7 +21,8 @@ use crate::support::proxy::{executed, read_frame};
 
 /// Beginnings of statements that pass at once.
 const PASSING: [&str; 11] = [
-    "BEGIN",
+    // One that a statement of its own follows at once, a claim, is held: it fixes that one's `now()`.
+    "BEGIN ISOLATION LEVEL",
     "SHOW ",
     "SET ",
     "RESET ",
@@ -36,8 +37,15 @@ const PASSING: [&str; 11] = [
     "SELECT id, first_name, retired_at",
 ];
 
-/// Statements that end a transaction.
-const ENDS: [&str; 2] = ["COMMIT", "ROLLBACK"];
+/// Whether a statement ends a transaction; others may follow in one text.
+fn ends_transaction(text: &str) -> bool {
+    matches!(first_of(text), "COMMIT" | "ROLLBACK")
+}
+
+/// The first of several statements in one text.
+fn first_of(text: &str) -> &str {
+    text.split_once(';').map_or(text, |(first, _)| first)
+}
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +87,8 @@ struct State {
     next: u64,
     /// The next COMMIT is cut off from its sender and becomes a step of this session.
     lose_commit: Option<(Late, Arc<Session>)>,
+    /// One was cut off since the order began.
+    lost_commit: bool,
     /// SQLSTATEs of what PostgreSQL refused.
     errors: Vec<String>,
 }
@@ -104,6 +114,7 @@ impl Session {
             state.gated = true;
             state.busy = has_program;
             state.errors.clear();
+            state.lost_commit = false;
         });
     }
 
@@ -130,6 +141,11 @@ impl Session {
     /// Cuts the next COMMIT off from its sender; it becomes a step of `network`.
     pub(super) fn lose_commit(&self, late: Late, network: &Arc<Self>) {
         self.with(|state| state.lose_commit = Some((late, Arc::clone(network))));
+    }
+
+    /// Whether a COMMIT was cut off in this order.
+    pub(super) fn has_lost_commit(&self) -> bool {
+        self.state.lock().unwrap().lost_commit
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -310,15 +326,15 @@ async fn frontend(
         let text = statement.take();
         held &= text.as_deref().is_none_or(|t| !t.starts_with("BEGIN"));
         let text = text.filter(|text| !passes(text));
-        let ends_transaction = text.as_deref().is_some_and(|t| ENDS.contains(&t));
-        if let Some(text) = text.filter(|_| held || !ends_transaction) {
-            held = !ends_transaction;
+        let ends_it = text.as_deref().is_some_and(ends_transaction);
+        if let Some(text) = text.filter(|_| held || !ends_it) {
+            held = !ends_it;
             if let Some(go) = hold(&session, id, label(&text)) {
                 go.await.ok()?;
             } else {
                 session.connection(id, |c| c.unanswered += 1)?;
             }
-            if text == "COMMIT"
+            if first_of(&text) == "COMMIT"
                 && let Some((late, network)) = session.with(|state| state.lose_commit.take())
             {
                 return cut_off(late, &network, &batch, (from, to), to_client, own).await;
@@ -352,7 +368,12 @@ async fn cut_off(
 ) -> Option<()> {
     let (session, id) = owner(own);
     let other = network.opened();
-    let pid = session.with(|state| state.connections.remove(&id))?.pid;
+    let pid = session
+        .with(|state| {
+            state.lost_commit = true;
+            state.connections.remove(&id)
+        })?
+        .pid;
     network.connection(other, |c| c.pid = pid)?;
     *own.lock().unwrap() = (Arc::clone(network), other);
     let what = match late {
@@ -424,7 +445,7 @@ fn label(text: &str) -> String {
         .and_then(|rest| rest.split_once(':'))
     {
         Some((name, _)) => name.to_owned(),
-        None => text
+        None => first_of(text)
             .split_whitespace()
             .take(4)
             .collect::<Vec<_>>()
