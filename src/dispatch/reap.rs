@@ -37,6 +37,7 @@ pub(super) async fn run(context: Context) {
 pub(crate) async fn sweep(store: &Store, active: &Active) -> Result<usize, StoreError> {
     let handlers: Vec<i32> = active.handlers.keys().copied().collect();
     let connection = store.admin().await?;
+    store.prove_names(&connection).await?;
     let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
     let swept = async {
         let expired = delivery::expired(&transaction, &handlers, BATCH).await?;

@@ -36,7 +36,7 @@ pub(super) const KEEPALIVES: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepa
 
 /// `DISCARD ALL` without `DEALLOCATE ALL` and `DISCARD PLANS`: what is prepared stays.
 const FORGET: &str = "\
-    CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; \
+    RESET ALL; CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; UNLISTEN *; \
     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
 
 /// One connection to PostgreSQL.
@@ -149,7 +149,10 @@ impl Connection {
         if settings.is_empty() && self.own_session.is_empty() {
             return self.checked(run.await);
         }
-        let begin = format!("BEGIN; {}{settings}", self.own_session);
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; {}{settings}",
+            self.own_session
+        );
         self.set_unclean(true);
         // Sent back to back: one round trip.
         let (begun, done, ended) = tokio::join!(
@@ -159,8 +162,10 @@ impl Connection {
             self.client.batch_execute("COMMIT"),
         );
         self.set_unclean(ended.is_err());
+        // The first error is the cause, the others follow from it.
+        self.checked(begun)?;
         let done = self.checked(done)?;
-        self.checked(begun.and(ended))?;
+        self.checked(ended)?;
         Ok(done)
     }
 
@@ -256,14 +261,11 @@ pub(super) async fn connect(
         (Sessions::Own, "off" | "local" | "remote_write") => DURABLE,
         (Sessions::Own, _) => "",
     };
-    // PostgreSQL knows what the connection began with; behind a pooler somebody else began it.
-    let again = match settings.sessions {
-        Sessions::Own => KEEPALIVES.to_owned(),
-        Sessions::Lent => format!(
-            "SET client_encoding = 'UTF8'; SET application_name = '{}'",
-            settings.application_name().replace('\'', "''")
-        ),
-    };
+    // Behind a pooler, in its session mode too, somebody else began the session.
+    let again = format!(
+        "SET client_encoding = 'UTF8'; SET application_name = '{}'; {keepalives}",
+        settings.application_name().replace('\'', "''")
+    );
     let looks_for_client = column(1) == "t";
     Ok(Connection {
         client,

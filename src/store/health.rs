@@ -16,7 +16,7 @@ impl Store {
     /// Any [`StoreError`]; the database cannot take writes now.
     pub async fn check_writable(&self) -> Result<(), StoreError> {
         let connection = self.admin().await?;
-        self.0.names.prove(&connection).await?;
+        self.prove_names(&connection).await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let written = async {
             transaction.savepoint().await?;

@@ -33,6 +33,12 @@ impl Names {
         known.handlers.extend(handlers.iter().map(pair));
     }
 
+    /// Sources that others have registered, whose events this node handles too.
+    pub(super) fn add_sources(&self, sources: impl Iterator<Item = (i32, String)>) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.sources.extend(sources);
+    }
+
     /// Whether this server knows the names under the same ids.
     ///
     /// # Errors

@@ -32,7 +32,8 @@ impl Store {
             Sessions::Own => {
                 match tokio::time::timeout(ANSWERED, session(one.client(), "")).await {
                     Ok(again) => again? != own,
-                    Err(_) => true,
+                    // Slow, which proves nothing.
+                    Err(_) => false,
                 }
             }
         };

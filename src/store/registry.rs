@@ -73,6 +73,12 @@ impl Store {
         Ok((sources, handlers))
     }
 
+    /// Whether the server behind a connection of administration, which new names are registered by
+    /// too, knows our names; see [`super::names`].
+    pub(crate) async fn prove_names(&self, connection: &Connection) -> Result<(), StoreError> {
+        self.0.names.prove(connection).await
+    }
+
     /// Current and first name of every source there ever was, by id.
     pub(crate) async fn source_names(
         &self,
@@ -81,6 +87,8 @@ impl Store {
         let rows = connection
             .query_alone("SELECT id, name, first_name FROM oncehook.source", &[])
             .await?;
+        let names = self.0.names.as_ref();
+        names.add_sources(rows.iter().map(|row| (row.get(0), row.get(2))));
         Ok(rows
             .iter()
             .map(|row| (row.get(0), (row.get(1), row.get(2))))

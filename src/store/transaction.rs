@@ -130,9 +130,15 @@ impl<'c> Transaction<'c> {
         self.connection
     }
 
-    /// Plans for our own statements again, after a handler; see [`BY_INDEX`].
+    /// Our own role, and plans for our own statements again, after a handler; see [`BY_INDEX`].
     pub(crate) async fn plan_by_index(&self) -> Result<(), StoreError> {
-        Ok(self.connection.client().batch_execute(BY_INDEX).await?)
+        Ok(self
+            .connection
+            .client()
+            .batch_execute(&format!(
+                "RESET SESSION AUTHORIZATION; RESET ROLE; {BY_INDEX}"
+            ))
+            .await?)
     }
 
     /// Plans for statements that read whole days: by the operator's settings, but on one processor

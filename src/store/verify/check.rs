@@ -33,8 +33,7 @@ pub(super) struct Check {
 }
 
 /// What to do about a check that did not finish.
-pub(super) const UNFINISHED: &str =
-    "again later, with a longer `--check-time` or a nearer `--since`";
+pub(super) const UNFINISHED: &str = "when the reason is gone; if it took too long, with a longer `--check-time` or a nearer `--since`";
 const LOOK: &str = "`oncehook show SOURCE KEY` tells what is known of it";
 const KEEP: &str = "keep the database as it is (a backup, the server's log) and find out who or what deletes or restores rows";
 const BUG: &str = "please report it with the output of `oncehook show SOURCE KEY --json`";

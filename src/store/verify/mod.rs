@@ -176,7 +176,17 @@ async fn schema(reader: &Reader<'_>) -> Result<CheckReport, StoreError> {
     let began = Instant::now();
     let rows = match reader.query(VERSIONS, &[]).await {
         Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE) => Vec::new(),
-        rows => rows?,
+        rows => match answered(rows)? {
+            Ok(rows) => rows,
+            Err(reason) => {
+                return Ok(CheckReport {
+                    state: CheckState::Unfinished,
+                    findings: vec![Finding::of_nothing(reason.to_owned())],
+                    next: UNFINISHED,
+                    ..SCHEMA.report()
+                });
+            }
+        },
     };
     let applied: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     let known = migrate::versions();
@@ -224,9 +234,9 @@ async fn run(
 }
 
 /// A statement that was given up costs only its own answer: the inner error says why.
-fn answered(
-    rows: Result<Vec<Row>, StoreError>,
-) -> Result<Result<Vec<Row>, &'static str>, StoreError> {
+fn answered<T>(
+    rows: Result<Vec<T>, StoreError>,
+) -> Result<Result<Vec<T>, &'static str>, StoreError> {
     let error = match rows {
         Ok(rows) => return Ok(Ok(rows)),
         Err(error) => error,
@@ -234,9 +244,9 @@ fn answered(
     match error.sqlstate() {
         Some(code) if *code == SqlState::QUERY_CANCELED => Ok(Err("it took too long")),
         Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => Ok(Err("a table is locked")),
-        // On a standby that must go on with what it replicates.
-        Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {
-            Ok(Err("it was in the way of replication"))
+        Some(code) if *code == SqlState::UNDEFINED_TABLE => Ok(Err("a table is missing")),
+        Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
+            Ok(Err("this role may not read a table"))
         }
         Some(code) if code.code().starts_with("53") => Ok(Err("the server lacks resources for it")),
         _ => Err(error),
@@ -304,10 +314,13 @@ impl Names {
             .flatten()
             .filter_map(|row| row.get("event_id"))
             .collect();
-        let events = reader.query(NAMES, &[&ids]).await?;
+        // Without its name a thing is called by its id.
+        let events = answered(reader.query(NAMES, &[&ids]).await)?.unwrap_or_default();
+        let sources = registered(reader, "SELECT id, name FROM oncehook.source").await;
+        let handlers = registered(reader, "SELECT id, name FROM oncehook.handler").await;
         Ok(Self {
-            sources: registered(reader, "SELECT id, name FROM oncehook.source").await?,
-            handlers: registered(reader, "SELECT id, name FROM oncehook.handler").await?,
+            sources: answered(sources)?.unwrap_or_default(),
+            handlers: answered(handlers)?.unwrap_or_default(),
             events: events
                 .iter()
                 .map(|row| (row.get(0), row.get(1), row.get(2)))

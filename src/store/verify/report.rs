@@ -90,7 +90,7 @@ pub struct CheckReport {
 pub struct Verification {
     /// How far back history was read.
     pub since: Timestamp,
-    /// Whether nothing is broken. Warnings and unfinished checks do not count.
+    /// Whether everything was checked and nothing is broken. Warnings do not count.
     pub holds: bool,
     /// Checks that are broken.
     pub broken: usize,
@@ -106,17 +106,18 @@ impl Verification {
     pub(super) fn new(since: Timestamp, checks: Vec<CheckReport>) -> Self {
         let count = |state| checks.iter().filter(|check| check.state == state).count();
         let broken = count(CheckState::Broken);
+        let unfinished = count(CheckState::Unfinished);
         Self {
             since,
-            holds: broken == 0,
+            holds: broken == 0 && unfinished == 0,
             broken,
             warnings: count(CheckState::Warning),
-            unfinished: count(CheckState::Unfinished),
+            unfinished,
             checks,
         }
     }
 
-    /// Whether no invariant is broken.
+    /// Whether everything was checked and no invariant is broken.
     pub fn holds(&self) -> bool {
         self.holds
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::crash::{QUICK, ledger, put};
+use crate::crash::{QUICK, ledger, paid, put, until_booked_once};
 use crate::support::bouncer::PgBouncer;
 use crate::support::inbox::event;
 use crate::support::{AppBuilder, TestDb, until};
@@ -104,4 +104,28 @@ async fn search_app(db: &TestDb) {
     let name = &db.name;
     db.execute_outside(&format!("ALTER DATABASE {name} SET search_path = app"))
         .await;
+}
+
+#[tokio::test]
+async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
+    let db = TestDb::new().await;
+    let role = format!("lowly_{}", db.name);
+    db.execute(&format!("CREATE ROLE {role}")).await;
+    let lowering = format!(
+        "CREATE FUNCTION app.lowering(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+         BEGIN PERFORM app.book(event); EXECUTE 'SET ROLE {role}'; END $$"
+    );
+    let app = ledger()
+        .on(db)
+        .setup(&lowering)
+        .toml("connections = 1")
+        .sql_handler("ledger", "app.lowering", &format!("batch = 1\n{QUICK}"))
+        .start()
+        .await;
+    for key in ["evt_1", "evt_2"] {
+        put(&app, &paid(key)).await;
+        let outcome = until_booked_once(&app, &app.db, key).await;
+        assert_eq!(outcome["attempts"], 1, "{key}");
+    }
+    app.db.execute(&format!("DROP ROLE {role}")).await;
 }

@@ -143,4 +143,22 @@ async fn a_database_that_cannot_be_asked_is_no_verdict() {
     let nobody = "postgresql://nobody@127.0.0.1:1/none";
     let ran = oncehook(&config(dir.path(), nobody), &["verify"], &SECRET).await;
     assert_eq!(ran.code, Some(3), "{}", ran.said());
+
+    // A table may not be read; one is gone, and a guard with it.
+    let db = TestDb::new().await;
+    db.execute("DROP TABLE oncehook.audit").await;
+    let role = format!("blind_{}", db.name);
+    db.execute(&format!("CREATE ROLE {role} LOGIN")).await;
+    let other = db.url.replacen("postgres@", &format!("{role}@"), 1);
+    for (url, code, reason) in [
+        (&other, 3, "this role may not read a table"),
+        (&db.url, 4, "a table is missing"),
+    ] {
+        let ran = oncehook(&config(dir.path(), url), &["verify", "--json"], &SECRET).await;
+        assert_eq!(ran.code, Some(code), "{}", ran.said());
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(report["holds"], false, "{report}");
+        assert!(ran.stdout.contains(reason), "{}", ran.said());
+    }
+    db.execute(&format!("DROP ROLE {role}")).await;
 }
