@@ -75,7 +75,7 @@ async fn nothing_is_left(app: AppBuilder) {
         .all::<String>("SELECT DISTINCT met FROM app.noted")
         .await;
     assert_eq!(met, ["app on on tenant oncehook UTF8"]);
-    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7002";
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7002 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     assert_eq!(app.db.one::<i64>(locks).await, 0);
 }
 

@@ -74,13 +74,17 @@ fn one() {
 /// A share of them, or what fits into some seconds; elsewhere each time.
 #[test]
 fn a_seeded_sample_of_crash_points_holds() {
-    let percent: Option<usize> = option("PERCENT");
+    let (percent, minutes): (Option<usize>, Option<u64>) = (option("PERCENT"), option("MINUTES"));
     run::sweep(&Options {
         lanes: option("LANES").unwrap_or(if percent.is_some() { 8 } else { 3 }),
         scenarios: Scenario::ALL.to_vec(),
         goldens: 1,
         percent: percent.unwrap_or(100),
-        time: percent.is_none().then_some(Duration::from_secs(10)),
+        time: match (percent, minutes) {
+            (_, Some(minutes)) => Some(Duration::from_secs(60 * minutes)),
+            (Some(_), None) => None,
+            (None, None) => Some(Duration::from_secs(10)),
+        },
         seed: option("SEED").unwrap_or_else(run::seed_of_now),
         report: None,
         table: None,
