@@ -8,7 +8,7 @@ use crate::support::{Action, RawHttp, Receiver, Reply, until};
 
 use super::http::calling;
 use super::{
-    Barrier, QUICK, begin_handling, booked, booking, held_booking, paid, proxied, put,
+    Barrier, QUICK, begin_handling, booked, booking, end_leases, held_booking, paid, proxied, put,
     storing_ledger, timeline, until_booked_once, verdicts,
 };
 
@@ -66,7 +66,7 @@ async fn a_claim_whose_answer_is_lost_is_made_again_when_its_lease_has_ended() {
     let (db, proxy) = proxied().await;
     let url = proxy.url(&db.name);
     let mut app = storing_ledger()
-        .sql_handler("ledger", "app.book", "lease = \"1s\"")
+        .sql_handler("ledger", "app.book", QUICK)
         .on(db)
         .database_url(url)
         .start()
@@ -77,6 +77,7 @@ async fn a_claim_whose_answer_is_lost_is_made_again_when_its_lease_has_ended() {
     proxy.arm_after("-- delivery_claim:", "COMMIT", Action::CutAfter);
     begin_handling(&mut app).await;
     proxy.until_fired(1).await;
+    end_leases(&app.db).await;
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 2);
     assert_eq!(verdicts(&app, "evt_1").await, ["lost"]);
