@@ -2,7 +2,7 @@
 //! that arrives while a COMMIT is in flight means "not durable".
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

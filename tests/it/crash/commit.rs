@@ -3,13 +3,12 @@
 
 use serde_json::json;
 
-use crate::support::signer::{self, STRIPE_SECRET};
 use crate::support::{Action, RawHttp, Receiver, Reply, until};
 
 use super::http::calling;
 use super::{
     Barrier, QUICK, begin_handling, booked, booking, end_leases, held_booking, paid, proxied, put,
-    storing_ledger, timeline, until_booked_once, verdicts,
+    signed_request, storing_ledger, timeline, until_booked_once, verdicts,
 };
 
 #[tokio::test]
@@ -41,14 +40,8 @@ async fn an_ingest_commit_that_never_arrives_is_made_again() {
 #[tokio::test]
 async fn a_sender_that_never_gets_its_200_comes_again_as_a_duplicate() {
     let app = booking().start().await;
-    let body = paid("evt_1").to_string();
-    let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), body.as_bytes());
-    let length = body.len();
-    let request = format!(
-        "POST /webhooks/stripe HTTP/1.1\r\nHost: x\r\nStripe-Signature: {signature}\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
     let mut raw = RawHttp::connect(app.public).await;
-    assert!(raw.send(request).await);
+    assert!(raw.send(signed_request(&paid("evt_1"))).await);
     until_booked_once(&app, &app.db, "evt_1").await;
     // The answer lies in the socket, or will; nobody reads it.
     drop(raw);

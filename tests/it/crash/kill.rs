@@ -1,13 +1,13 @@
 //! SIGKILL at every point between the socket and the outcome, each followed by a restart.
 
 use crate::dispatch::LEDGER;
-use crate::support::signer::{self, STRIPE_SECRET};
+use crate::support::signer::STRIPE_SECRET;
 use crate::support::{Action, Gate, RawHttp, Receiver, Reply, TestApp, until};
 
 use super::http::{calling, effect_keys};
 use super::{
     Barrier, POLL, QUICK, Sender, begin_handling, booked, booking, held_booking, hold_two_batches,
-    kill_before, ledger, paid, proxied, put, restart_after_leases, storing_ledger,
+    kill_before, ledger, paid, proxied, put, restart_after_leases, signed_request, storing_ledger,
     until_booked_once, until_disconnected, until_metric, verdicts,
 };
 
@@ -65,15 +65,9 @@ async fn killed_while_the_signature_is_checked_stores_nothing() {
         .await;
     let mut event = paid("evt_1");
     event["padding"] = "x".repeat(1_000_000).into();
-    let body = event.to_string();
-    let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), body.as_bytes());
     let before = cpu_time(app.pid());
     let mut raw = RawHttp::connect(app.public).await;
-    let length = body.len();
-    let head = format!(
-        "POST /webhooks/stripe HTTP/1.1\r\nHost: x\r\nStripe-Signature: {signature}\r\nContent-Length: {length}\r\n\r\n"
-    );
-    assert!(raw.send(head + &body).await);
+    assert!(raw.send(signed_request(&event)).await);
     until("the node is at work on it", async || {
         cpu_time(app.pid()) > before + std::time::Duration::from_millis(300)
     })

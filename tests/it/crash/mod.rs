@@ -113,6 +113,16 @@ impl Sender {
     }
 }
 
+/// A correctly signed request of source `stripe`, as it goes over the wire.
+fn signed_request(event: &Value) -> String {
+    let body = event.to_string();
+    let signature = signer::stripe(STRIPE_SECRET, signer::now_s(), body.as_bytes());
+    format!(
+        "POST /webhooks/stripe HTTP/1.1\r\nHost: x\r\nStripe-Signature: {signature}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
 /// Sends and expects 200; tells whether it was a replay.
 pub(crate) async fn put(node: &Node, event: &Value) -> bool {
     let (status, replayed) = Sender::to(node).send(event).await.unwrap();
