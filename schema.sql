@@ -49,13 +49,15 @@ CREATE TABLE oncehook.source (
 -- A configured handler and its stable small id.
 -- Written: at start and reload. Renamed by `was`. `handlers retire` sets retired_at. Never deleted:
 -- a retired name is never used again, because outcomes and effect keys refer to it.
+-- `lane_by`: where its deliveries' lanes are read from, as configured last; a replay reads it.
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
   first_name text COLLATE "C" NOT NULL UNIQUE,
   former_names text[] COLLATE "C" NOT NULL DEFAULT '{}',
   created_at timestamptz NOT NULL DEFAULT now(),
-  retired_at timestamptz
+  retired_at timestamptz,
+  lane_by    text COLLATE "C"
 );
 
 -- Receiving ----------------------------------------------------------------------------------------
@@ -156,6 +158,10 @@ CREATE INDEX receipt_event ON oncehook.receipt (event_id);
 
 -- Handling -----------------------------------------------------------------------------------------
 
+-- Order of the deliveries of a lane. Numbers are drawn before the commit, so a later one can be
+-- visible first: a head is the lowest number that was committed when it was promoted.
+CREATE SEQUENCE oncehook.lane_seq;
+
 -- One unfinished (event, handler): the hot table, as small as the work that is open.
 -- Written: by ingest (fan-out) and by replay. Updated by claim, retry, give-back and reap. Deleted
 -- by the statement that writes the outcome.
@@ -166,6 +172,11 @@ CREATE INDEX receipt_event ON oncehook.receipt (event_id);
 -- `failures`: recorded failed tries. `losses`: leases lost. `losses_alone`: of these, while it was
 -- the only delivery executing in its process; they alone count towards the crash cap.
 -- `suspect`: a lease was lost, so it is claimed alone from now on.
+-- `lane`: deliveries of one handler with the same lane run one at a time; NULL waits for no other.
+-- All but the first of a lane are `blocked`, and no claim looks at them. `lane_seq` is their order,
+-- that in which they came. The first one, the head, is promoted by the statement after the one that
+-- took the last head away, and by a look after the commit of either that or the insert.
+-- `held`: no later try can succeed and its lane waits for a person; `state_reason` says why.
 -- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
 -- new row versions on the same page.
 CREATE TABLE oncehook.delivery (
@@ -173,7 +184,7 @@ CREATE TABLE oncehook.delivery (
   handler_id   int NOT NULL,
   run          smallint NOT NULL DEFAULT 1 CHECK (run > 0),
   generation   smallint NOT NULL DEFAULT 0,
-  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'leased')),
+  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('blocked', 'ready', 'leased', 'held')),
   failures     smallint NOT NULL DEFAULT 0,
   suspect      bool NOT NULL DEFAULT false,
   losses_alone smallint NOT NULL DEFAULT 0,
@@ -183,15 +194,23 @@ CREATE TABLE oncehook.delivery (
   leased_at    timestamptz,
   lease_token  uuid,
   lease_until  timestamptz,
+  lane         text COLLATE "C" CHECK (octet_length(lane) BETWEEN 1 AND 200),
+  lane_seq     bigint,
+  state_reason text,
   PRIMARY KEY (event_id, handler_id),
   CHECK ((state = 'leased') = (lease_token IS NOT NULL)),
   CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
-  CHECK ((state = 'leased') = (leased_at IS NOT NULL))
+  CHECK ((state = 'leased') = (leased_at IS NOT NULL)),
+  CHECK ((lane IS NULL) = (lane_seq IS NULL)),
+  CHECK (state <> 'blocked' OR lane IS NOT NULL)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND NOT suspect;
 CREATE INDEX delivery_suspect ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND suspect;
 CREATE INDEX delivery_lease   ON oncehook.delivery (lease_until) WHERE state = 'leased';
+CREATE UNIQUE INDEX delivery_one_head ON oncehook.delivery (handler_id, lane) WHERE lane IS NOT NULL AND state <> 'blocked';
+CREATE INDEX delivery_held ON oncehook.delivery (handler_id) WHERE state = 'held';
+CREATE INDEX delivery_blocked ON oncehook.delivery (handler_id, lane, lane_seq) WHERE state = 'blocked';
 
 -- The one final row of (event, handler, run).
 -- Written: by the transaction that holds the handler's effect, in one statement with the delete of

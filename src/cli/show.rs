@@ -226,6 +226,14 @@ fn open_work(delivery: &DeliveryInfo) -> String {
     if delivery.suspect {
         text.push_str(", a lease was lost before");
     }
+    if let Some(reason) = &delivery.state_reason {
+        text.push_str(" because of ");
+        text.push_str(reason);
+    }
+    if let Some(lane) = &delivery.lane {
+        text.push_str(", lane ");
+        text.push_str(lane);
+    }
     if let Some(until) = delivery.lease_until {
         text.push_str(", leased until ");
         text.push_str(&moment(until));
@@ -286,6 +294,8 @@ mod tests {
                 handler: "echo".into(),
                 run: 1,
                 state: "leased".into(),
+                state_reason: None,
+                lane: Some("pi_1".into()),
                 failures: 1,
                 suspect: true,
                 run_at: at(8),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::dispatch::{HandlerKind, HandlerSpec, HttpTarget};
-use crate::domain::{Pattern, Policy, RetryPolicy};
+use crate::domain::{LaneBy, OnDead, Pattern, Policy, RetryPolicy};
 use crate::provider::{self, Options};
 
 use super::secret::{self, Vault};
@@ -70,7 +70,8 @@ fn read(
         );
     }
     let lease = section.positive("lease");
-    let policy = policy(section);
+    let lane = lane(section);
+    let policy = policy(section, lane.is_some());
     let was = was(section, name.as_deref());
     let sql_only = (
         section.text("call"),
@@ -119,6 +120,7 @@ fn read(
         was,
         events,
         kind: target?,
+        lane,
         policy,
         timeout,
         lease,
@@ -154,7 +156,18 @@ fn events(section: &Section<'_>) -> Vec<Pattern> {
         .collect()
 }
 
-fn policy(section: &Section<'_>) -> Policy {
+fn lane(section: &Section<'_>) -> Option<LaneBy> {
+    let text = section.text("lane")?;
+    match LaneBy::parse(text) {
+        Ok(by) => Some(by),
+        Err(error) => {
+            section.error("lane", format!("`lane`: {error}"));
+            None
+        }
+    }
+}
+
+fn policy(section: &Section<'_>, laned: bool) -> Policy {
     let defaults = Policy::default();
     let crashes = section
         .integer("crashes", &(1..=100))
@@ -172,7 +185,21 @@ fn policy(section: &Section<'_>) -> Policy {
         }
         below.finish();
     }
-    Policy { retry, crashes }
+    let on_dead = section.word(
+        "lane_on_dead",
+        &[("skip", OnDead::Skip), ("hold", OnDead::Hold)],
+    );
+    if on_dead.is_some() && !laned && !section.has("lane") {
+        section.error(
+            "lane_on_dead",
+            "`lane_on_dead` says what a lane does, and this handler has none: write `lane`, for example lane = \"entity\"",
+        );
+    }
+    Policy {
+        retry,
+        crashes,
+        on_dead: on_dead.unwrap_or_default(),
+    }
 }
 
 fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
-use crate::store::delivery::{self, Ended, Lease, NewAttempt};
-use crate::store::locked;
+use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
 use crate::store::{Store, StoreError};
+use crate::store::{lanes, locked};
 use crate::telemetry;
 
 use super::{Active, Context};
@@ -58,7 +58,10 @@ pub(crate) async fn sweep(store: &Store, active: &Active) -> Result<usize, Store
         Ok(expired)
     }
     .await;
-    let expired = transaction.end(swept).await?;
+    let looked: Vec<_> = lanes::of(swept.iter().flatten().map(|(lease, _)| lease)).collect();
+    let ended = transaction.end(swept).await;
+    store.recheck_lanes(looked);
+    let expired = ended?;
     for (lease, _) in &expired {
         if let Some(handler) = active.handlers.get(&lease.handler_id) {
             telemetry::lease_lost(&handler.spec.name);
@@ -127,6 +130,7 @@ pub(super) async fn lost(
                 reason,
                 resource,
                 attempts: lease.attempt(),
+                lane: lease.lane.clone(),
                 correlation_id: lease.correlation_id(),
             };
             delivery::finish(transaction, &[ended], DecidedBy::Handler).await?;
@@ -141,6 +145,19 @@ pub(super) async fn lost(
                 losses_alone,
             )
             .await?;
+        }
+        Transition::Hold { reason } => {
+            tracing::error!(event.id = %lease.event_id, handler = %handler.spec.name, reason, "held: its lane waits for a person");
+            let held = Held {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                token: lease.token,
+                reason,
+                lost: true,
+                correlation_id: lease.correlation_id(),
+            };
+            delivery::hold(transaction, &[held]).await?;
+            telemetry::held(&handler.spec.name);
         }
         Transition::RetryLater { .. } => {}
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
-use crate::store::delivery::{self, Ended, Lease, NewAttempt, PutBack};
+use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt, PutBack};
 use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry;
@@ -17,6 +17,7 @@ use super::ActiveHandler;
 pub(super) struct Transitions {
     ended: Vec<Ended>,
     back: Vec<PutBack>,
+    held: Vec<Held>,
     attempts: Vec<NewAttempt>,
     /// An answer after the lease was lost, and the number of its try.
     evidence: Option<(NewAttempt, i32)>,
@@ -67,6 +68,15 @@ impl Transitions {
                 reason,
                 resource,
                 attempts: lease.attempt(),
+                lane: lease.lane.clone(),
+                correlation_id: lease.correlation_id(),
+            }),
+            Transition::Hold { reason } => self.held.push(Held {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                token: lease.token,
+                reason,
+                lost: false,
                 correlation_id: lease.correlation_id(),
             }),
             Transition::RetryLater { delay } => self.back.push(PutBack {
@@ -111,6 +121,7 @@ impl Transitions {
         }
         delivery::record_attempts(transaction, &self.attempts).await?;
         delivery::finish(transaction, &self.ended, DecidedBy::Handler).await?;
+        delivery::hold(transaction, &self.held).await?;
         delivery::retry_later(transaction, &self.back).await
     }
 
@@ -126,6 +137,13 @@ impl Transitions {
             } else {
                 tracing::debug!(event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
             }
+        }
+        for held in &self.held {
+            telemetry::held(&handler.spec.name);
+            tracing::error!(
+                event.id = %held.event_id, correlation_id = %held.correlation_id, handler = %handler.spec.name, reason = %held.reason,
+                "held: its lane waits for a person"
+            );
         }
         if let Some((late, _)) = &self.evidence {
             tracing::warn!(

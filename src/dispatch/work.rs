@@ -8,6 +8,7 @@ use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::handling::{self, Payload};
+use crate::store::lanes;
 use crate::store::locked::{Locked, Plans};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
@@ -47,7 +48,10 @@ pub(super) async fn transactional(
                 .drain(..waiting.len().min(usize::from(handler.spec.batch)))
                 .collect(),
         };
-        match batch_once(&context, &handler, &batch).await {
+        let settled = batch_once(&context, &handler, &batch).await;
+        // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
+        context.store.recheck_lanes(lanes::of(&batch));
+        match settled {
             Ok(rest) => {
                 for lease in rest.not_run.into_iter().rev() {
                     waiting.push_front(lease);
@@ -263,7 +267,7 @@ async fn write_until(
     decide: impl Fn(&Locked, &mut Transitions),
 ) {
     while Instant::now() < end {
-        let written = async {
+        let written: Result<(), StoreError> = async {
             let connection = context.store.dispatch().await?;
             let (transaction, locked) =
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
@@ -275,6 +279,7 @@ async fn write_until(
             Ok(())
         }
         .await;
+        context.store.recheck_lanes(lanes::of(leases));
         match written {
             Ok(()) => return,
             Err(error) => {
@@ -300,7 +305,8 @@ async fn resolve_lost(context: &Context, handler: &ActiveHandler, leases: &[Leas
                 }
             }
         }
-    }
+    } // The old transaction is over, whichever way.
+    context.store.recheck_lanes(lanes::of(leases));
 }
 
 async fn resolve_one(

@@ -6,11 +6,13 @@
 //!     ^                 |   retry: later, attempt + 1           ^
 //!     |                 |   lost lease: suspect                 |
 //!     +-----------------+   budget spent, permanent, poison ----+ (dead)
+//!                                 |
+//!                                 +--> held, where the lane waits for its dead head
 //! ```
 
 use std::time::Duration;
 
-use super::{Ending, RetryPolicy};
+use super::{Ending, OnDead, RetryPolicy};
 
 /// Where a delivery stands when its try has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct Progress {
     pub suspect: bool,
     /// Leases lost while it was the only delivery executing in its process.
     pub losses_alone: i16,
+    /// Whether others wait for its end in a lane.
+    pub laned: bool,
     /// Time since its first try began, by the database's clock.
     pub since_first: Duration,
 }
@@ -32,6 +36,8 @@ pub struct Policy {
     pub retry: RetryPolicy,
     /// Losses alone that make a delivery dead.
     pub crashes: i16,
+    /// What its lane does then.
+    pub on_dead: OnDead,
 }
 
 impl Default for Policy {
@@ -39,6 +45,7 @@ impl Default for Policy {
         Self {
             retry: RetryPolicy::default(),
             crashes: 3,
+            on_dead: OnDead::default(),
         }
     }
 }
@@ -119,6 +126,11 @@ pub enum Transition {
         /// Losses alone from now on.
         losses_alone: i16,
     },
+    /// No later try can succeed, and its lane waits: it is a person's now.
+    Hold {
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 /// Decides the transition. Pure: `jitter` is uniform in `0.0..1.0`.
@@ -128,6 +140,13 @@ pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64)
         reason: reason.map(str::to_owned),
         resource: None,
     };
+    let dead = |reason: String| {
+        if progress.laned && policy.on_dead == OnDead::Hold {
+            Transition::Hold { reason }
+        } else {
+            finish(Ending::Dead, Some(&reason))
+        }
+    };
     match verdict {
         Verdict::Done { resource } => Transition::Finish {
             ending: Ending::Succeeded,
@@ -136,9 +155,7 @@ pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64)
         },
         Verdict::Failed { reason } => finish(Ending::Failed, Some(reason)),
         Verdict::Skip { reason } => finish(Ending::Skipped, Some(reason)),
-        Verdict::Permanent { error } => {
-            finish(Ending::Dead, Some(&format!("permanent error: {error}")))
-        }
+        Verdict::Permanent { error } => dead(format!("permanent error: {error}")),
         Verdict::Retry { after, error } => {
             let failures = progress.failures.saturating_add(1);
             match policy
@@ -146,18 +163,15 @@ pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64)
                 .delay(failures, progress.since_first, *after, jitter)
             {
                 Some(delay) => Transition::RetryLater { delay },
-                None => finish(Ending::Dead, Some(&format!("retry budget spent: {error}"))),
+                None => dead(format!("retry budget spent: {error}")),
             }
         }
         Verdict::Lost { alone } => {
             let losses_alone = progress.losses_alone + i16::from(*alone);
             if losses_alone >= policy.crashes {
-                finish(
-                    Ending::Dead,
-                    Some(&format!(
-                        "poison: its process was lost {losses_alone} times while it ran alone"
-                    )),
-                )
+                dead(format!(
+                    "poison: its process was lost {losses_alone} times while it ran alone"
+                ))
             } else {
                 Transition::Suspect { losses_alone }
             }
@@ -175,6 +189,7 @@ mod tests {
             failures: 0,
             suspect: false,
             losses_alone: 0,
+            laned: false,
             since_first: Duration::ZERO,
         }
     }
@@ -252,13 +267,16 @@ mod tests {
         fn a_life_of_tries_ends_as_the_reference_says(
             tries in prop::collection::vec((any_verdict(), 0_u64..20), 1..60),
             hours in 0_u64..100, crashes in 1_i16..6, jitter in 0.0_f64..1.0,
+            laned in any::<bool>(), strict in any::<bool>(),
         ) {
             let policy = Policy {
                 retry: RetryPolicy { span: Duration::from_hours(hours), ..RetryPolicy::default() },
                 crashes,
+                on_dead: if strict { OnDead::Hold } else { OnDead::Skip },
             };
-            let mut row = fresh();
+            let mut row = Progress { laned, ..fresh() };
             let mut ended = None;
+            let mut held = None;
             for (n, (verdict, took)) in tries.iter().enumerate() {
                 row.since_first += Duration::from_hours(*took);
                 match next(row, verdict, &policy, jitter) {
@@ -276,9 +294,16 @@ mod tests {
                         row.suspect = true;
                         row.losses_alone = losses_alone;
                     }
+                    Transition::Hold { .. } => {
+                        held = Some((n, Ending::Dead));
+                        break;
+                    }
                 }
             }
-            prop_assert_eq!(ended, reference_end(&tries, hours, crashes));
+            // A strict lane holds exactly what would be dead elsewhere.
+            let expected = reference_end(&tries, hours, crashes);
+            let holds = laned && strict && expected.is_some_and(|(_, end)| end == Ending::Dead);
+            prop_assert_eq!((ended, held), if holds { (None, expected) } else { (expected, None) });
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::{Lane, LaneBy, LaneSource};
+
 /// One entry of a handler's `events`: `source:type`, where each side may hold `*`.
 ///
 /// `*` stands for any run of characters, so `payment_intent.*` takes
@@ -84,26 +86,41 @@ fn glob(pattern: &str, text: &str) -> bool {
         .is_some_and(|rest| rest.iter().all(|b| *b == b'*'))
 }
 
-/// The fan-out table: handler id to its patterns.
+/// A handler that takes an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Its registry id.
+    pub handler: i32,
+    /// Where the event waits for its turn there; `None`: it waits for no other.
+    pub lane: Option<Lane>,
+}
+
+/// The fan-out table: handler id to its patterns and its lanes.
 #[derive(Debug, Clone, Default)]
 pub struct Routes {
-    handlers: BTreeMap<i32, Vec<Pattern>>,
+    handlers: BTreeMap<i32, (Vec<Pattern>, Option<LaneBy>)>,
 }
 
 impl Routes {
     /// Builds the table.
-    pub fn new(handlers: impl IntoIterator<Item = (i32, Vec<Pattern>)>) -> Self {
+    pub fn new(handlers: impl IntoIterator<Item = (i32, Vec<Pattern>, Option<LaneBy>)>) -> Self {
         Self {
-            handlers: handlers.into_iter().collect(),
+            handlers: handlers
+                .into_iter()
+                .map(|(id, patterns, by)| (id, (patterns, by)))
+                .collect(),
         }
     }
 
-    /// Ids of the handlers that take the event, in ascending order.
-    pub fn of(&self, source: &str, event_type: Option<&str>) -> Vec<i32> {
+    /// The handlers that take the event, by ascending id.
+    pub fn of(&self, source: &str, event_type: Option<&str>, event: LaneSource<'_>) -> Vec<Route> {
         self.handlers
             .iter()
-            .filter(|(_, patterns)| patterns.iter().any(|p| p.takes(source, event_type)))
-            .map(|(id, _)| *id)
+            .filter(|(_, (patterns, _))| patterns.iter().any(|p| p.takes(source, event_type)))
+            .map(|(id, (_, by))| Route {
+                handler: *id,
+                lane: by.as_ref().and_then(|by| by.lane(event)),
+            })
             .collect()
     }
 }
@@ -178,8 +195,16 @@ mod tests {
             let expected = naive(source.as_bytes(), from.as_bytes())
                 && naive(kind.as_bytes(), of.as_deref().unwrap_or("").as_bytes());
             prop_assert_eq!(pattern.takes(&from, of.as_deref()), expected);
-            let routes = Routes::new([(2, vec![pattern.clone()]), (1, vec![pattern])]);
-            prop_assert_eq!(routes.of(&from, of.as_deref()), if expected { vec![1, 2] } else { vec![] });
+            let routes = Routes::new([
+                (2, vec![pattern.clone()], Some(LaneBy::Entity)),
+                (1, vec![pattern], None),
+            ]);
+            let event = LaneSource { entity: Some("e"), account: None, body: b"" };
+            let taken = vec![
+                Route { handler: 1, lane: None },
+                Route { handler: 2, lane: Lane::of("e") },
+            ];
+            prop_assert_eq!(routes.of(&from, of.as_deref(), event), if expected { taken } else { vec![] });
         }
     }
 

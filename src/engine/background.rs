@@ -1,5 +1,6 @@
 //! What runs beside the two pipelines: partitions ahead, gauges, wake-ups across nodes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,10 @@ const KEEPER_INTERVAL: Duration = Duration::from_hours(1);
 /// After a failed round.
 const KEEPER_PAUSE: Duration = Duration::from_secs(30);
 const GAUGE_INTERVAL: Duration = Duration::from_secs(15);
+/// After a look at lanes that failed.
+const PROMOTE_PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks for lanes without a head.
+const MEND_INTERVAL: Duration = Duration::from_secs(2);
 /// One wake-up per node and interval at most: NOTIFY takes a lock that every committing notifier
 /// in the cluster shares.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(25);
@@ -41,6 +46,55 @@ pub(super) async fn keep(store: Store) {
             }
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Looks at lanes after the commits that may have left them without a head.
+pub(super) async fn promote(store: Store, stored: Arc<Notify>) {
+    loop {
+        let lanes = store.lanes_to_recheck().await;
+        // The commit itself may have made the next one of a lane ready.
+        stored.notify_one();
+        match store.promote_heads(&lanes).await {
+            Ok(0) => {}
+            Ok(_) => stored.notify_one(),
+            Err(error) => {
+                tracing::debug!(error = %error, lanes = lanes.len(), "lanes not looked at yet");
+                store.recheck_lanes(lanes);
+                tokio::time::sleep(PROMOTE_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Finds lanes whose node died between a commit and its look at them. A lane without a head is one
+/// only if it is found so twice.
+pub(super) async fn mend_lanes(store: Store, stored: Arc<Notify>) {
+    let mut before = BTreeSet::new();
+    loop {
+        let began = Instant::now();
+        match store.headless_lanes().await {
+            Ok(now) => {
+                let stuck: Vec<_> = before.intersection(&now).cloned().collect();
+                if !stuck.is_empty() {
+                    match store.promote_heads(&stuck).await {
+                        Ok(promoted) => {
+                            telemetry::lanes_mended(promoted);
+                            tracing::warn!(lanes = promoted, "lanes had no head and go on");
+                            stored.notify_one();
+                        }
+                        Err(error) => tracing::warn!(error = %error, "lanes not mended yet"),
+                    }
+                }
+                before = now;
+            }
+            Err(error) => {
+                tracing::debug!(error = %error, "lanes not looked through");
+                before.clear();
+            }
+        }
+        // It never takes more than a twentieth of the time.
+        tokio::time::sleep(MEND_INTERVAL.max(began.elapsed() * 20)).await;
     }
 }
 

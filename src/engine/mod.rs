@@ -17,7 +17,7 @@ use crate::dispatch::{
     Active, ActiveHandler, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Registry,
     http_client,
 };
-use crate::domain::{Digest, Reading, Refusal, Routes};
+use crate::domain::{Digest, Item, LaneSource, Reading, Refusal, Route, Routes};
 use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable};
 use crate::provider::{self, Provider, SettingError, Source};
 use crate::store::registry::Name;
@@ -143,6 +143,8 @@ impl Engine {
         let refusals = Refusals::start(store.clone());
         let background = vec![
             tokio::spawn(background::keep(store.clone())),
+            tokio::spawn(background::promote(store.clone(), Arc::clone(&stored))),
+            tokio::spawn(background::mend_lanes(store.clone(), Arc::clone(&stored))),
             tokio::spawn(background::measure(store.clone(), Arc::clone(&registry))),
             tokio::spawn(background::signal(store.clone(), stored, wake)),
         ];
@@ -194,14 +196,7 @@ impl Engine {
         mut submission: Submission,
     ) -> Result<Receipt, Unavailable> {
         let name = submission.source.name.clone();
-        submission.handlers = submission
-            .items
-            .iter()
-            .map(|item| match item.reading {
-                Reading::Event => from.active.routes.of(&name, item.event_type.as_deref()),
-                Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
-            })
-            .collect();
+        submission.routes = routes_of(&from.active.routes, &submission);
         for item in &mut submission.items {
             without_nul(&mut item.provider_id);
             without_nul(&mut item.event_type);
@@ -309,6 +304,24 @@ impl Engine {
     }
 }
 
+/// Which handlers take each item, and where it waits for its turn there.
+fn routes_of(routes: &Routes, submission: &Submission) -> Vec<Vec<Route>> {
+    let body = &submission.request.body;
+    let of = |item: &Item| match item.reading {
+        Reading::Event => routes.of(
+            &submission.source.name,
+            item.event_type.as_deref(),
+            LaneSource {
+                entity: item.entity.as_deref(),
+                account: item.account.as_deref(),
+                body: body.get(item.range.clone()).unwrap_or_default(),
+            },
+        ),
+        Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
+    };
+    submission.items.iter().map(of).collect()
+}
+
 /// PostgreSQL text cannot hold NUL; these texts only inform, the bytes are kept in the body.
 fn without_nul(text: &mut Option<String>) {
     if let Some(text) = text
@@ -363,7 +376,10 @@ async fn activate(
         .map(|h| Name {
             now: &h.name,
             was: h.was.as_deref(),
-            recipe: String::new(),
+            recipe: h
+                .lane
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
         })
         .collect();
     let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
@@ -372,7 +388,7 @@ async fn activate(
         handlers
             .iter()
             .zip(&handler_ids)
-            .map(|(spec, row)| (row.id, spec.events.clone())),
+            .map(|(spec, row)| (row.id, spec.events.clone(), spec.lane.clone())),
     );
     let sources: HashMap<String, (i32, Arc<Source>)> = sources
         .into_iter()

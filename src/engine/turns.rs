@@ -17,7 +17,7 @@ use crate::provider::Source;
 use crate::store::delivery::{self, Lease, Quota};
 use crate::store::{Store, StoreError};
 
-use super::{EngineError, activate};
+use super::{EngineError, activate, routes_of};
 
 /// A node without its loops.
 #[derive(Debug, Clone)]
@@ -74,15 +74,14 @@ impl Turns {
         &self.context.store
     }
 
-    /// Writes requests as one batch, each item fanned out to every handler.
+    /// Writes requests as one batch.
     pub async fn write(&self, mut batch: Vec<Submission>) -> Vec<Result<Receipt, Unavailable>> {
         let active = self.context.registry.current();
-        let handlers: Vec<i32> = active.handlers.keys().copied().collect();
         for submission in &mut batch {
             if let Some((id, _)) = active.sources.get(&submission.source.name) {
                 submission.source_id = *id;
             }
-            submission.handlers = submission.items.iter().map(|_| handlers.clone()).collect();
+            submission.routes = routes_of(&active.routes, submission);
         }
         let batch: Vec<&Submission> = batch.iter().collect();
         ingest::write(&self.context.store, &batch).await
@@ -146,6 +145,19 @@ impl Turns {
     /// As the sweep itself.
     pub async fn reap(&self) -> Result<usize, StoreError> {
         reap::sweep(&self.context.store, &self.context.registry.current()).await
+    }
+
+    /// Looks at the lanes that commits may have left without a head; gives how many have one now.
+    ///
+    /// # Errors
+    ///
+    /// As the look itself.
+    pub async fn look_at_lanes(&self) -> Result<u64, StoreError> {
+        let lanes = self.context.store.take_lanes();
+        if lanes.is_empty() {
+            return Ok(0);
+        }
+        self.context.store.promote_heads(&lanes).await
     }
 
     fn handler(&self) -> Option<(Arc<ActiveHandler>, Quota)> {

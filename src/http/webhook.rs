@@ -126,7 +126,7 @@ impl Visit<'_> {
             source: source.clone(),
             request: self.stored(&headers, verified.secret_label, active, body),
             items,
-            handlers: Vec::new(),
+            routes: Vec::new(),
         };
         match self.submit(active, submission).await {
             Some(receipt) => answer::to(source, &receipt, refused),

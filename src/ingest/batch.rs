@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use crate::domain::{Digest, EventKey, EventState, Item, Reading};
+use crate::domain::{Digest, EventKey, EventState, Item, Reading, Route};
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
 use crate::store::transaction::{
@@ -103,7 +103,7 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             s.items
                 .iter()
                 .enumerate()
-                .map(move |(n, item)| new_item(request, item, s.handlers.get(n)))
+                .map(move |(n, item)| new_item(request, item, s.routes.get(n)))
         })
         .collect();
     if items.is_empty() {
@@ -113,7 +113,18 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             .map(|_| Receipt { items: Vec::new() })
             .collect());
     }
-    let fates = reserve_and_record(&connection, batch, &requests, &items).await?;
+    let fates = reserve_and_record(&connection, batch, &requests, &items).await;
+    // Also after an error: a COMMIT whose answer was lost may have gone through. No answer waits.
+    store.recheck_lanes(
+        items
+            .iter()
+            .flat_map(|item| item.routes)
+            .filter_map(|route| {
+                let lane = route.lane.as_ref()?;
+                Some((route.handler, lane.as_str().to_owned()))
+            }),
+    );
+    let fates = fates?;
     // The answers are built before this point; nothing below can fail.
     let mut fates = fates.into_iter();
     Ok(batch
@@ -225,21 +236,19 @@ fn new_request(submission: &Submission) -> NewRequest<'_> {
     }
 }
 
-fn new_item<'a>(request: usize, item: &'a Item, handlers: Option<&Vec<i32>>) -> NewItem<'a> {
-    let handlers = handlers.map(Vec::as_slice).unwrap_or_default();
-    let (state, handlers) = match item.reading {
-        Reading::Unreadable(reason) => (Some((EventState::Unreadable, Some(reason))), Vec::new()),
-        Reading::Ignored(reason) => (Some((EventState::Ignored, Some(reason))), Vec::new()),
-        Reading::Event if handlers.is_empty() => {
-            (Some((EventState::Unrecognized, None)), Vec::new())
-        }
-        Reading::Event => (None, handlers.to_vec()),
+fn new_item<'a>(request: usize, item: &'a Item, routes: Option<&'a Vec<Route>>) -> NewItem<'a> {
+    let routes: &[Route] = routes.map(Vec::as_slice).unwrap_or_default();
+    let (state, routes): (_, &[Route]) = match item.reading {
+        Reading::Unreadable(reason) => (Some((EventState::Unreadable, Some(reason))), &[]),
+        Reading::Ignored(reason) => (Some((EventState::Ignored, Some(reason))), &[]),
+        Reading::Event if routes.is_empty() => (Some((EventState::Unrecognized, None)), &[]),
+        Reading::Event => (None, routes),
     };
     NewItem {
         request,
         item,
         state,
-        handlers,
+        routes,
     }
 }
 
@@ -286,7 +295,7 @@ async fn as_unreadable(store: &Store, submission: &Submission, cause: &StoreErro
     plain.request.query = None;
     plain.request.path = String::new();
     plain.items = vec![whole];
-    plain.handlers = vec![Vec::new()];
+    plain.routes = vec![Vec::new()];
     let stored = with_retries(store, &[&plain]).await;
     match stored.map(|receipts| receipts.into_iter().next()) {
         Ok(Some(receipt)) => {

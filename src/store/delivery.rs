@@ -12,6 +12,7 @@ use crate::domain::{DecidedBy, Ending, EventKey, Progress};
 
 use super::StoreError;
 use super::connection::Connection;
+use super::lanes;
 use super::transaction::{Transaction, expect_rows};
 
 const CLAIM: &str = include_str!("sql/delivery_claim.sql");
@@ -19,6 +20,7 @@ const CLAIM_SUSPECT: &str = include_str!("sql/delivery_claim_suspect.sql");
 const SUSPECT_DUE: &str = include_str!("sql/delivery_suspect_due.sql");
 const LOCK_ANY: &str = include_str!("sql/delivery_lock_any.sql");
 const FINISH: &str = include_str!("sql/delivery_finish.sql");
+const HOLD: &str = include_str!("sql/delivery_hold.sql");
 const REMOVE: &str = include_str!("sql/delivery_remove.sql");
 const RETRY: &str = include_str!("sql/delivery_retry.sql");
 const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
@@ -37,6 +39,8 @@ pub(crate) struct Lease {
     pub(crate) losses: i16,
     pub(crate) token: Uuid,
     pub(crate) progress: Progress,
+    /// The lane whose head it is.
+    pub(crate) lane: Option<String>,
     /// `None` when the event row is gone: then nothing can be run.
     pub(crate) event: Option<LeasedEvent>,
 }
@@ -85,6 +89,21 @@ pub(crate) struct Ended {
     pub(crate) reason: Option<String>,
     pub(crate) resource: Option<String>,
     pub(crate) attempts: i32,
+    /// The lane in which the next one follows.
+    pub(crate) lane: Option<String>,
+    /// For the log line after the commit.
+    pub(crate) correlation_id: Uuid,
+}
+
+/// A head that cannot succeed, whose lane waits for a person.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) event_id: Uuid,
+    pub(crate) handler_id: i32,
+    pub(crate) token: Uuid,
+    pub(crate) reason: String,
+    /// Whether its last try was lost; else it failed.
+    pub(crate) lost: bool,
     /// For the log line after the commit.
     pub(crate) correlation_id: Uuid,
 }
@@ -168,6 +187,7 @@ fn progress(row: &Row) -> Progress {
         failures: row.get("failures"),
         suspect: row.get("suspect"),
         losses_alone: row.get("losses_alone"),
+        laned: row.get::<_, Option<&str>>("lane").is_some(),
         since_first: Duration::try_from_secs_f64(
             row.get::<_, Option<f64>>("since_first").unwrap_or(0.0),
         )
@@ -187,6 +207,7 @@ fn lease(row: &Row) -> Lease {
         losses: row.get("losses"),
         token: row.get("lease_token"),
         progress: progress(row),
+        lane: row.get("lane"),
         event: key.map(|key| LeasedEvent {
             source_id: row.get("source_id"),
             key,
@@ -225,7 +246,7 @@ pub(crate) async fn read_back(
     })
 }
 
-/// Outcome and delete in one statement; every row must still be ours.
+/// Outcome and delete in one statement, then the next of their lanes; every row must still be ours.
 pub(crate) async fn finish(
     transaction: &Transaction<'_>,
     ended: &[Ended],
@@ -250,10 +271,28 @@ pub(crate) async fn finish(
             ],
         )
         .await?;
-    expect_rows("delivery_finish", changed, ended.len())
+    expect_rows("delivery_finish", changed, ended.len())?;
+    let lanes = ended.iter().map(|e| (e.handler_id, e.lane.as_deref()));
+    lanes::promote_next(transaction, lanes).await
 }
 
-/// Removes deliveries whose run has an outcome already; every row must still be ours.
+/// Keeps heads where they are, for a person to decide; every row must still be ours.
+pub(crate) async fn hold(transaction: &Transaction<'_>, held: &[Held]) -> Result<(), StoreError> {
+    if held.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<Uuid> = held.iter().map(|h| h.event_id).collect();
+    let handlers: Vec<i32> = held.iter().map(|h| h.handler_id).collect();
+    let tokens: Vec<Uuid> = held.iter().map(|h| h.token).collect();
+    let reasons: Vec<&str> = held.iter().map(|h| h.reason.as_str()).collect();
+    let lost: Vec<bool> = held.iter().map(|h| h.lost).collect();
+    let changed = transaction
+        .execute(HOLD, &[&events, &handlers, &tokens, &reasons, &lost])
+        .await?;
+    expect_rows("delivery_hold", changed, held.len())
+}
+
+/// Removes deliveries whose run has an outcome already, then promotes the next of their lanes; every row must still be ours.
 pub(crate) async fn remove(
     transaction: &Transaction<'_>,
     leases: &[&Lease],
@@ -267,7 +306,9 @@ pub(crate) async fn remove(
     let changed = transaction
         .execute(REMOVE, &[&events, &handlers, &tokens])
         .await?;
-    expect_rows("delivery_remove", changed, leases.len())
+    expect_rows("delivery_remove", changed, leases.len())?;
+    let lanes = leases.iter().map(|l| (l.handler_id, l.lane.as_deref()));
+    lanes::promote_next(transaction, lanes).await
 }
 
 /// Puts deliveries back for later; every row must still be ours.
@@ -339,6 +380,7 @@ pub(crate) async fn expired(
                 losses: row.get("losses"),
                 token: row.get("lease_token"),
                 progress: progress(row),
+                lane: row.get("lane"),
                 event: None,
             };
             (

@@ -43,7 +43,8 @@ impl Store {
             unknown_handler: row.get(3),
             oldest_snapshot_s: row.get(4),
             dead_rows: row.get::<_, Option<i64>>(5).unwrap_or(0),
-            days_ahead: row.get(6),
+            held: row.get(6),
+            days_ahead: row.get(7),
         })
     }
 }

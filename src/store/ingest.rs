@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::domain::{Digest, EventState, Item};
+use crate::domain::{Digest, EventState, Item, Lane, Route};
 
 use super::StoreError;
 use super::connection::Connection;
@@ -40,7 +40,7 @@ pub(crate) struct NewItem<'a> {
     /// State fixed at insert, with the reason for people.
     pub(crate) state: Option<(EventState, Option<&'a str>)>,
     /// Handlers it is fanned out to; empty when it has a fixed state.
-    pub(crate) handlers: Vec<i32>,
+    pub(crate) routes: &'a [Route],
 }
 
 /// What is stored under a known key.
@@ -75,10 +75,10 @@ pub(crate) struct NewConflict<'a> {
 /// Begins the transaction and reserves the keys: per item its new event id, or `None` when the
 /// key is known.
 #[expect(clippy::too_many_lines, reason = "a table of columns, one line each")]
-pub(crate) async fn reserve<'c>(
+pub(crate) async fn reserve<'c, 'a>(
     connection: &'c Connection,
     requests: &[NewRequest<'_>],
-    items: &[NewItem<'_>],
+    items: &'a [NewItem<'_>],
 ) -> Result<(Transaction<'c>, Vec<Option<Uuid>>), StoreError> {
     // Prepared before BEGIN, so that BEGIN and the statement travel together.
     let statement = connection.prepared(RESERVE).await?;
@@ -147,22 +147,26 @@ pub(crate) async fn reserve<'c>(
         .map(|i| {
             format!(
                 "{{{}}}",
-                i.handlers
+                i.routes
                     .iter()
-                    .map(i32::to_string)
+                    .map(|route| route.handler.to_string())
                     .collect::<Vec<_>>()
                     .join(",")
             )
         })
         .collect();
 
-    let (f_no, f_handler): (Vec<i32>, Vec<i32>) = items
-        .iter()
-        .enumerate()
-        .flat_map(|(no, i)| i.handlers.iter().map(move |handler| (number(no), *handler)))
-        .unzip();
+    let fan_out = || {
+        let of = |(no, item): (usize, &'a NewItem<'_>)| item.routes.iter().map(move |r| (no, r));
+        items.iter().enumerate().flat_map(of)
+    };
+    let f_no: Vec<i32> = fan_out().map(|(no, _)| number(no)).collect();
+    let f_handler: Vec<i32> = fan_out().map(|(_, route)| route.handler).collect();
+    let f_lane: Vec<Option<&str>> = fan_out()
+        .map(|(_, route)| route.lane.as_ref().map(Lane::as_str))
+        .collect();
 
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 30] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 31] = [
         &r_no,
         &r_source,
         &r_body,
@@ -193,6 +197,7 @@ pub(crate) async fn reserve<'c>(
         &i_routes,
         &f_no,
         &f_handler,
+        &f_lane,
     ];
     // Sent back to back: one round trip. A statement behind a failed BEGIN text fails too.
     let (transaction, rows) = tokio::join!(

@@ -12,6 +12,7 @@ pub(crate) mod handling;
 pub(crate) mod health;
 pub(crate) mod ingest;
 pub(crate) mod keeper;
+pub(crate) mod lanes;
 pub(crate) mod locked;
 pub mod migrate;
 mod names;
@@ -40,6 +41,7 @@ pub(crate) use signal::Signal;
 pub use work::Work;
 
 use connection::{Lent, Pool};
+use lanes::Pending;
 use names::Names;
 
 /// Connections that ingest may use: two batches at most are in flight, one is spare.
@@ -59,6 +61,8 @@ struct Pools {
     runtime: Handle,
     /// What connections of ingest and dispatch are checked against.
     names: Arc<Names>,
+    /// Lanes to look at after a commit.
+    lanes: Pending,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
@@ -87,6 +91,7 @@ impl Store {
             admin: pool(ADMIN_CONNECTIONS, None)?,
             queries: pool(QUERY_CONNECTIONS, None)?,
             names,
+            lanes: Pending::default(),
             settings,
             runtime,
         })))

@@ -11,6 +11,7 @@ const SOURCE: &str = include_str!("sql/source_register.sql");
 const SOURCE_RENAME: &str = include_str!("sql/source_rename.sql");
 const HANDLER: &str = include_str!("sql/handler_register.sql");
 const HANDLER_RENAME: &str = include_str!("sql/handler_rename.sql");
+const HANDLER_LANE: &str = include_str!("sql/handler_lane.sql");
 const FUNCTION: &str = include_str!("sql/handler_function.sql");
 const RETIRE: &str = include_str!("sql/handler_retire.sql");
 
@@ -19,7 +20,7 @@ const RETIRE: &str = include_str!("sql/handler_retire.sql");
 pub(crate) struct Name<'a> {
     pub(crate) now: &'a str,
     pub(crate) was: Option<&'a str>,
-    /// A source's id recipe; empty for handlers.
+    /// A source's id recipe; where a handler's lanes are read from, empty for none.
     pub(crate) recipe: String,
 }
 
@@ -268,8 +269,13 @@ async fn register_handlers(
                 name.now
             )));
         }
+        let id: i32 = row.get(0);
+        // 0 rows: it says so already.
+        transaction
+            .execute(HANDLER_LANE, &[&id, &name.recipe])
+            .await?;
         registered.push(Registered {
-            id: row.get(0),
+            id,
             first_name: row.get(1),
         });
     }

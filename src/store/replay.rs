@@ -1,13 +1,15 @@
 //! New runs by command: explicit, reasoned, audited; never implicit.
 
 use jiff::Timestamp;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 use uuid::Uuid;
 
-use crate::domain::{EffectKey, EventKey, Pattern};
+use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, Pattern};
 
+use super::lanes::LaneOf;
 use super::query::Replayed;
+use super::registry::Registered;
 use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError, audit};
 
@@ -16,10 +18,16 @@ const LAST: &str = include_str!("sql/replay_last.sql");
 const ARM: &str = include_str!("sql/replay_arm.sql");
 const MISSING: &str = include_str!("sql/replay_missing.sql");
 const MISSING_FINISHED: &str = include_str!("sql/replay_missing_finished.sql");
+const STORED: &str = include_str!("sql/replay_stored.sql");
 const MISSING_INSERT: &str = include_str!("sql/replay_missing_insert.sql");
 
 /// Events looked at per transaction of [`Store::replay_missing`].
 const PAGE: i64 = 1_000;
+
+/// Bodies in memory at once while lanes are read from them.
+const BODIES: usize = 20;
+/// Lanes looked at per statement.
+const LANES_PER_LOOK: usize = 1_000;
 
 /// One replay as asked for.
 #[derive(Debug, Clone)]
@@ -61,7 +69,20 @@ impl Store {
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let done = self.replay_in(&transaction, request, &found).await;
-        transaction.end(done).await
+        let (replayed, lane) = transaction.end(done).await?;
+        drop(connection);
+        self.look_at(lane.as_slice()).await;
+        Ok(replayed)
+    }
+
+    /// Lets the lanes of new runs go on. What fails here is left to the nodes, which look through
+    /// the lanes at intervals.
+    async fn look_at(&self, lanes: &[LaneOf]) {
+        for page in lanes.chunks(LANES_PER_LOOK) {
+            if let Err(error) = self.promote_heads(page).await {
+                tracing::warn!(error = %error, lanes = page.len(), "lanes of new runs not looked at: the nodes find them");
+            }
+        }
     }
 
     async fn replay_in(
@@ -69,7 +90,7 @@ impl Store {
         transaction: &Transaction<'_>,
         request: &ReplayRequest,
         found: &super::query::Found,
-    ) -> Result<Replayed, StoreError> {
+    ) -> Result<(Replayed, Option<LaneOf>), StoreError> {
         let handler = handler_by_name(transaction, &request.handler).await?;
         let pair = || {
             format!(
@@ -78,7 +99,7 @@ impl Store {
             )
         };
         if transaction
-            .execute(OPEN, &[&found.event_id, &handler.id])
+            .execute(OPEN, &[&found.event_id, &handler.registered.id])
             .await?
             == 0
         {
@@ -88,7 +109,7 @@ impl Store {
             )));
         }
         let rows = transaction
-            .query(LAST, &[&found.event_id, &handler.id])
+            .query(LAST, &[&found.event_id, &handler.registered.id])
             .await?;
         let Some(last) = rows.first() else {
             return Err(StoreError::NotFound(format!(
@@ -110,12 +131,13 @@ impl Store {
                 pair()
             )));
         }
-        if !self.has_payload(transaction, found.event_id).await? {
+        let Some(stored) = stored_event(transaction, &[found.event_id]).await?.pop() else {
             return Err(StoreError::PayloadExpired(format!(
                 "{}: the payload was dropped, it cannot run again",
                 pair()
             )));
-        }
+        };
+        let lane = handler.lane(&stored);
         let generation = if result == "succeeded" {
             generation.saturating_add(1)
         } else {
@@ -125,13 +147,22 @@ impl Store {
             StoreError::Refused(format!("{}: run {run} is the last there can be", pair()))
         })?;
         let armed = transaction
-            .execute(ARM, &[&found.event_id, &handler.id, &run, &generation])
+            .execute(
+                ARM,
+                &[
+                    &found.event_id,
+                    &handler.registered.id,
+                    &run,
+                    &generation,
+                    &lane.as_ref().map(Lane::as_str),
+                ],
+            )
             .await?;
         super::transaction::expect_rows("replay_arm", armed, 1)?;
         let effect_key = EffectKey::derive(
             &found.source_first_name,
             &found.key,
-            &handler.first_name,
+            &handler.registered.first_name,
             generation,
         );
         audit::record(
@@ -143,27 +174,14 @@ impl Store {
             &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str() }),
         )
         .await?;
-        Ok(Replayed {
+        let replayed = Replayed {
             source: request.source.clone(),
             key: found.key.as_str().to_owned(),
             handler: request.handler.clone(),
             run,
             effect_key: effect_key.as_str().to_owned(),
-        })
-    }
-
-    async fn has_payload(
-        &self,
-        transaction: &Transaction<'_>,
-        event_id: Uuid,
-    ) -> Result<bool, StoreError> {
-        Ok(!transaction
-            .query(
-                "SELECT FROM oncehook.event e JOIN oncehook.request r ON r.id = e.request_id WHERE e.id = $1",
-                &[&event_id],
-            )
-            .await?
-            .is_empty())
+        };
+        Ok((replayed, lane.map(|lane| handler.place(&lane))))
     }
 
     /// First runs for events received since `since` that match the handler's patterns and never
@@ -194,10 +212,14 @@ impl Store {
         loop {
             let connection = self.admin().await?;
             let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+            let mut lanes = Vec::new();
             let page = async {
                 let handler_row = handler_by_name(&transaction, handler).await?;
                 let rows = transaction
-                    .query(MISSING, &[&handler_row.id, &since, &after, &PAGE])
+                    .query(
+                        MISSING,
+                        &[&handler_row.registered.id, &since, &after, &PAGE],
+                    )
                     .await?;
                 let matching: Vec<_> = rows
                     .iter()
@@ -210,7 +232,7 @@ impl Store {
                 let made = if dry_run {
                     ids.iter().copied().collect()
                 } else {
-                    first_runs(&transaction, handler_row.id, &ids).await?
+                    first_runs(&transaction, &handler_row, &ids, &mut lanes).await?
                 };
                 let mut listed = Vec::new();
                 for row in matching
@@ -234,9 +256,14 @@ impl Store {
                     }
                     listed.push(Replayed {
                         source: source.to_owned(),
-                        effect_key: EffectKey::derive(first, &key, &handler_row.first_name, 0)
-                            .as_str()
-                            .to_owned(),
+                        effect_key: EffectKey::derive(
+                            first,
+                            &key,
+                            &handler_row.registered.first_name,
+                            0,
+                        )
+                        .as_str()
+                        .to_owned(),
                         key: key.as_str().to_owned(),
                         handler: handler.to_owned(),
                         run: 1,
@@ -245,7 +272,10 @@ impl Store {
                 Ok((listed, rows.last().map(|row| row.get::<_, Uuid>(0))))
             }
             .await;
-            let (listed, last) = transaction.end(page).await?;
+            let ended = transaction.end(page).await;
+            drop(connection);
+            self.look_at(&lanes).await;
+            let (listed, last) = ended?;
             replayed.extend(listed);
             match last {
                 Some(id) => after = id,
@@ -258,12 +288,30 @@ impl Store {
 /// Opens first runs; those finished by another meanwhile are taken back.
 async fn first_runs(
     transaction: &Transaction<'_>,
-    handler_id: i32,
+    handler: &Handler,
     events: &[Uuid],
+    lanes: &mut Vec<LaneOf>,
 ) -> Result<HashSet<Uuid>, StoreError> {
+    let handler_id = handler.registered.id;
+    let mut lane_of: HashMap<Uuid, Lane> = HashMap::new();
+    if handler.lane_by.is_some() {
+        for some in events.chunks(BODIES) {
+            let stored = stored_event(transaction, some).await?;
+            lane_of.extend(
+                stored
+                    .iter()
+                    .filter_map(|event| Some((event.id, handler.lane(event)?))),
+            );
+        }
+    }
+    let lane_names: Vec<Option<&str>> = events
+        .iter()
+        .map(|id| lane_of.get(id).map(Lane::as_str))
+        .collect();
+    lanes.extend(lane_of.values().map(|lane| handler.place(lane)));
     let ids = |rows: Vec<tokio_postgres::Row>| rows.iter().map(|row| row.get(0)).collect();
     let mut made: HashSet<Uuid> = ids(transaction
-        .query(MISSING_INSERT, &[&handler_id, &events])
+        .query(MISSING_INSERT, &[&handler_id, &events, &lane_names])
         .await?);
     let opened: Vec<Uuid> = made.iter().copied().collect();
     let finished: HashSet<Uuid> = ids(transaction
@@ -273,13 +321,56 @@ async fn first_runs(
     Ok(made)
 }
 
+/// A handler that may get new runs.
+struct Handler {
+    registered: Registered,
+    lane_by: Option<LaneBy>,
+}
+
+impl Handler {
+    fn lane(&self, event: &StoredEvent) -> Option<Lane> {
+        self.lane_by.as_ref()?.lane(LaneSource {
+            entity: event.entity.as_deref(),
+            account: event.account.as_deref(),
+            body: &event.body,
+        })
+    }
+
+    fn place(&self, lane: &Lane) -> LaneOf {
+        (self.registered.id, lane.as_str().to_owned())
+    }
+}
+
+/// What of a stored event its lane may be read from.
+struct StoredEvent {
+    id: Uuid,
+    entity: Option<String>,
+    account: Option<String>,
+    body: Vec<u8>,
+}
+
+/// Those of the events whose payload is still there.
+async fn stored_event(
+    transaction: &Transaction<'_>,
+    events: &[Uuid],
+) -> Result<Vec<StoredEvent>, StoreError> {
+    let rows = transaction.query(STORED, &[&events]).await?;
+    let stored = |row: &tokio_postgres::Row| StoredEvent {
+        id: row.get(0),
+        entity: row.get(1),
+        account: row.get(2),
+        body: row.get(3),
+    };
+    Ok(rows.iter().map(stored).collect())
+}
+
 async fn handler_by_name(
     transaction: &Transaction<'_>,
     handler: &str,
-) -> Result<super::registry::Registered, StoreError> {
+) -> Result<Handler, StoreError> {
     let rows = transaction
         .query(
-            "SELECT id, first_name, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR SHARE",
+            "SELECT id, first_name, retired_at IS NOT NULL, lane_by FROM oncehook.handler WHERE name = $1 FOR SHARE",
             &[&handler],
         )
         .await?;
@@ -291,8 +382,13 @@ async fn handler_by_name(
             "handler {handler:?} is retired"
         )));
     }
-    Ok(super::registry::Registered {
-        id: row.get(0),
-        first_name: row.get(1),
+    let lane_by = row.get::<_, Option<&str>>(3);
+    Ok(Handler {
+        registered: Registered {
+            id: row.get(0),
+            first_name: row.get(1),
+        },
+        // Written by a newer version, perhaps; its nodes name the lanes then.
+        lane_by: lane_by.and_then(|text| LaneBy::parse(text).ok()),
     })
 }

@@ -34,6 +34,12 @@ pub const DELIVERIES: &str = "oncehook_deliveries_total";
 pub const ATTEMPTS_FAILED: &str = "oncehook_attempts_failed_total";
 /// Leases that ended without an answer, by handler.
 pub const LEASES_LOST: &str = "oncehook_leases_lost_total";
+/// Counter: deliveries that cannot succeed and whose lane waits for a person, by handler.
+pub const HELD: &str = "oncehook_deliveries_held_total";
+/// Gauge: deliveries that wait for a person.
+pub const HELD_NOW: &str = "oncehook_deliveries_held";
+/// Counter: lanes that had lost their head when a node died, and go on.
+pub const LANES_MENDED: &str = "oncehook_lanes_mended_total";
 /// Age of the oldest delivery that could run now.
 pub const OLDEST_READY: &str = "oncehook_oldest_ready_seconds";
 /// Gauge: due deliveries that nobody has claimed.
@@ -123,6 +129,16 @@ pub fn attempt_failed(handler: &str) {
     counter!(ATTEMPTS_FAILED, "handler" => handler.to_owned()).increment(1);
 }
 
+/// A delivery cannot succeed, and its lane waits for a person.
+pub fn held(handler: &str) {
+    counter!(HELD, "handler" => handler.to_owned()).increment(1);
+}
+
+/// `n` lanes had lost their head when a node died.
+pub fn lanes_mended(n: u64) {
+    counter!(LANES_MENDED).increment(n);
+}
+
 /// A lease ended without an answer.
 pub fn lease_lost(handler: &str) {
     counter!(LEASES_LOST, "handler" => handler.to_owned()).increment(1);
@@ -160,6 +176,8 @@ pub struct Gauges {
     pub oldest_snapshot_s: f64,
     /// Dead rows of the delivery table.
     pub dead_rows: i64,
+    /// Deliveries that wait for a person.
+    pub held: i64,
     /// Whole days after today for which partitions exist.
     pub days_ahead: i64,
 }
@@ -173,6 +191,7 @@ pub fn gauges(read: &Gauges) {
     gauge!(UNKNOWN_HANDLER).set(count(read.unknown_handler));
     gauge!(OLDEST_SNAPSHOT).set(read.oldest_snapshot_s);
     gauge!(DEAD_ROWS).set(count(read.dead_rows));
+    gauge!(HELD_NOW).set(count(read.held));
     gauge!(PARTITIONS_AHEAD).set(count(read.days_ahead));
 }
 
@@ -234,6 +253,15 @@ fn describe() {
     describe_counter!(DELIVERIES, "Ended deliveries by outcome");
     describe_counter!(ATTEMPTS_FAILED, "Tries that failed and are recorded");
     describe_counter!(LEASES_LOST, "Leases that ended without an answer");
+    describe_counter!(
+        HELD,
+        "Deliveries that cannot succeed and whose lane waits for a person"
+    );
+    describe_gauge!(HELD_NOW, "Deliveries that wait for a person");
+    describe_counter!(
+        LANES_MENDED,
+        "Lanes that had lost their head when a node died, and go on"
+    );
     describe_gauge!(
         OLDEST_READY,
         Unit::Seconds,
@@ -283,6 +311,8 @@ mod tests {
         finished("h", Ending::Succeeded);
         attempt_failed("h");
         lease_lost("h");
+        held("h");
+        lanes_mended(1);
         unreadable("s");
         refusal_burst(None);
         responded(None, 200, Duration::from_millis(1));
@@ -293,6 +323,7 @@ mod tests {
             unknown_handler: 0,
             oldest_snapshot_s: 0.1,
             dead_rows: 3,
+            held: 1,
             days_ahead: 14,
         });
         let page = handle.render();
@@ -308,6 +339,9 @@ mod tests {
             DELIVERIES,
             ATTEMPTS_FAILED,
             LEASES_LOST,
+            HELD,
+            HELD_NOW,
+            LANES_MENDED,
             OLDEST_READY,
             LATE,
             STUCK,

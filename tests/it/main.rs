@@ -23,6 +23,7 @@ mod health;
 mod http;
 mod interleave;
 mod judge;
+mod lanes;
 mod names;
 mod postgres;
 mod readme;

@@ -9,6 +9,7 @@
 //! | `state.rs` | what a state is made of |
 //! | `model.rs` | the actions |
 //! | `ingest.rs`, `dispatch.rs` with `settle.rs`, `world.rs` | what each action does; the heads say for which statement or function of the product it stands |
+//! | `lanes.rs` | a world of its own: the statements of one lane |
 //! | `properties.rs` | what must hold always, what must be reached |
 //! | `guards.rs` | the guards, and what breaks without each |
 //! | `run.rs` | the checker, its tables |
@@ -41,6 +42,7 @@
 mod dispatch;
 mod guards;
 mod ingest;
+mod lanes;
 mod model;
 mod properties;
 mod run;

@@ -147,6 +147,7 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
         failures: i16::from(was.failures) + RetryPolicy::TRIES_MIN - i16::from(core.scope.tries),
         suspect: was.suspect,
         losses_alone: i16::from(was.losses_alone),
+        laned: false,
         since_first: Duration::from_hours(1),
     };
     let policy = Policy {
@@ -159,6 +160,7 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
         } else {
             i16::MAX
         },
+        ..Policy::default()
     };
     match next(progress, verdict, &policy, 0.5) {
         Transition::Finish {
@@ -183,6 +185,8 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
                 ..unleased(was)
             };
         }
+        // No delivery of the model has a lane: those are a world of their own.
+        Transition::Hold { reason } => panic!("held: {reason}"),
         Transition::Suspect { losses_alone } => {
             row.delivery = Delivery {
                 live: Live::Ready,

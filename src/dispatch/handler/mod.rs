@@ -10,7 +10,7 @@ pub(super) mod transactional;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{Pattern, Policy, SecretText};
+use crate::domain::{LaneBy, Pattern, Policy, SecretText};
 
 pub use crate::store::Work;
 pub use function::{Answer, Delivered, Function, HandlerError};
@@ -26,7 +26,9 @@ pub struct HandlerSpec {
     pub events: Vec<Pattern>,
     /// What it does.
     pub kind: HandlerKind,
-    /// Retry budget and crash cap.
+    /// Which of its events wait for one another; `None`: none does.
+    pub lane: Option<LaneBy>,
+    /// Retry budget, crash cap, and what a lane does when its first event is dead.
     pub policy: Policy,
     /// Longest run of one delivery.
     pub timeout: Duration,
@@ -51,6 +53,7 @@ impl HandlerSpec {
             was: None,
             events,
             kind,
+            lane: None,
             policy: Policy::default(),
             timeout,
             lease,

@@ -32,7 +32,7 @@ pub struct EventSummary {
     pub event_type: Option<String>,
     /// Business object.
     pub entity: Option<String>,
-    /// `unreadable`, `ignored`, `unrecognized`, `pending`, `dead`, `failed` or `succeeded`.
+    /// `unreadable`, `ignored`, `unrecognized`, `held`, `pending`, `dead`, `failed` or `succeeded`.
     pub state: String,
     /// When it was first received, database clock.
     pub received_at: Timestamp,
@@ -135,8 +135,13 @@ pub struct DeliveryInfo {
     pub handler: String,
     /// Run number, from 1.
     pub run: i16,
-    /// `ready` or `leased`.
+    /// `ready`, `leased`, `blocked` (others of its lane come first) or `held` (it waits for a
+    /// person, and its lane with it).
     pub state: String,
+    /// Why it is held.
+    pub state_reason: Option<String>,
+    /// Those of one lane run one at a time.
+    pub lane: Option<String>,
     /// Recorded failures of this run.
     pub failures: i16,
     /// A lease was lost before.

@@ -108,6 +108,8 @@ fn delivery(found: &Found, row: &Row) -> DeliveryInfo {
         handler: row.get("name"),
         run: row.get("run"),
         state: row.get("state"),
+        state_reason: row.get("state_reason"),
+        lane: row.get("lane"),
         failures: row.get("failures"),
         suspect: row.get("suspect"),
         run_at: time(row, "run_at"),

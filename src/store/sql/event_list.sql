@@ -2,17 +2,19 @@
 -- Run by store::query::events.
 -- $1 source name  $2 type as a LIKE pattern  $3 state  $4 before this id  $5 page size
 -- Index event_DAY_pkey, backwards. A state is derived from the last run of each handler, in the
--- order pending, dead, failed, succeeded.
+-- order held, pending, dead, failed, succeeded.
 SELECT * FROM (
   SELECT e.id, s.name, e.key, e.type, e.entity, e.occurred_at,
-         CASE WHEN w.pending THEN 'pending'
+         CASE WHEN w.held THEN 'held'
+              WHEN w.pending THEN 'pending'
               WHEN w.dead THEN 'dead'
               WHEN w.failed THEN 'failed'
               WHEN w.finished THEN 'succeeded'
               ELSE coalesce(e.state, 'unrecognized') END AS state
     FROM oncehook.event e JOIN oncehook.source s ON s.id = e.source_id
    CROSS JOIN LATERAL (
-     SELECT EXISTS (SELECT FROM oncehook.delivery WHERE event_id = e.id) AS pending,
+     SELECT EXISTS (SELECT FROM oncehook.delivery WHERE event_id = e.id AND state = 'held') AS held,
+            EXISTS (SELECT FROM oncehook.delivery WHERE event_id = e.id) AS pending,
             coalesce(bool_or(last.result = 'dead'), false) AS dead,
             coalesce(bool_or(last.result = 'failed'), false) AS failed,
             count(*) > 0 AS finished

@@ -19,5 +19,6 @@ SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM 
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 FROM pg_stat_activity
          WHERE backend_xmin IS NOT NULL AND datname = current_database()) AS oldest_snapshot,
        (SELECT coalesce(n_dead_tup, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.delivery'::regclass) AS dead_rows,
+       (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE state = 'held' LIMIT 10000) x) AS held,
        (SELECT count(*) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
          WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead

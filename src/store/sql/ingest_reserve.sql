@@ -1,10 +1,12 @@
 -- ingest_reserve: reserves the keys of a batch and stores what won.
 -- Run by store::ingest::reserve, first statement of the ingest transaction.
--- $1..$11 requests, $12..$27 items, $28 $29 fan-out (item number, handler id)
+-- $1..$10 requests, $11..$28 items, $29..$31 fan-out (item number, handler id, lane)
 -- Rows: one per item whose key was new: its number and event id. The losers are read by
 -- ingest_known in the next statement, whose snapshot sees the winner.
 -- Keys go in sorted order, so that two batches never deadlock; a losing insert waits for the
 -- winner's transaction to end.
+-- With a lane a delivery is blocked at first, whatever else is in it: lane_promote, after the commit,
+-- finds its head. So no insert waits for a lane that others work on.
 WITH req AS MATERIALIZED (
   SELECT r.*, oncehook.uuid7(now()) AS id
     FROM unnest($1::int[], $2::int[], $3::bytea[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::uuid[])
@@ -32,9 +34,10 @@ WITH req AS MATERIALIZED (
          occurred_at, req.correlation_id, state, state_reason, routes::int[]
     FROM item JOIN won USING (event_id) JOIN req ON req.no = item.request_no
 ), fanned_out AS (
-  INSERT INTO oncehook.delivery (event_id, handler_id)
-  SELECT item.event_id, f.handler_id
-    FROM unnest($29::int[], $30::int[]) AS f(no, handler_id) JOIN item USING (no) JOIN won USING (event_id)
+  INSERT INTO oncehook.delivery (event_id, handler_id, state, lane, lane_seq)
+  SELECT item.event_id, f.handler_id, CASE WHEN f.lane IS NULL THEN 'ready' ELSE 'blocked' END, f.lane,
+         CASE WHEN f.lane IS NOT NULL THEN nextval('oncehook.lane_seq') END
+    FROM unnest($29::int[], $30::int[], $31::text[]) AS f(no, handler_id, lane) JOIN item USING (no) JOIN won USING (event_id)
    ORDER BY f.no, f.handler_id
 )
 SELECT item.no, item.event_id FROM item JOIN won USING (event_id)

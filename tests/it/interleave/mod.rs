@@ -17,6 +17,7 @@
 mod claim;
 mod explore;
 mod ingest;
+mod lanes;
 mod replay;
 mod settle;
 mod stage;
@@ -92,4 +93,8 @@ scenarios! {
     replay_and_settle: replay::and_settle,
     replay_missing: replay::missing,
     replay_payload_dropped: replay::payload_dropped,
+    lane_two_inserts: lanes::two_inserts,
+    lane_insert_against_end: lanes::insert_against_end,
+    lane_insert_against_promotion: lanes::insert_against_promotion,
+    lane_replay_against_end: lanes::replay_against_end,
 }

@@ -264,8 +264,13 @@ pub(super) fn keys(run: u64, count: usize) -> Vec<String> {
 
 /// A verified request with one event, whose content is `amount`.
 pub(super) fn submission(key: &str, amount: u64) -> Submission {
+    submission_of(key, json!({ "amount": amount }))
+}
+
+/// A verified request with one event about this object.
+pub(super) fn submission_of(key: &str, object: Value) -> Submission {
     let source = stripe_source();
-    let body = event(key, "charge.succeeded", json!({ "amount": amount })).to_string();
+    let body = event(key, "charge.succeeded", object).to_string();
     let verified = Verified {
         secret_label: "a".into(),
         refused_items: Vec::new(),
@@ -293,7 +298,7 @@ pub(super) fn submission(key: &str, amount: u64) -> Submission {
             correlation_id: uuid::Uuid::new_v4(),
         },
         items,
-        handlers: Vec::new(),
+        routes: Vec::new(),
     }
 }
 

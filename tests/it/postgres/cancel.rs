@@ -48,7 +48,7 @@ fn submission(engine: &Engine, event: &Value) -> Submission {
             correlation_id: uuid::Uuid::new_v4(),
         },
         items,
-        handlers: Vec::new(),
+        routes: Vec::new(),
     }
 }
 

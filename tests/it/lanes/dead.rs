@@ -1,0 +1,110 @@
+//! A head that cannot succeed.
+
+use oncehook::HandlerSpec;
+use oncehook::domain::OnDead;
+
+use crate::crash::QUICK;
+use crate::support::inbox::Inbox;
+use crate::support::{TestApp, until};
+
+use super::{LINES, about, key, lines, state, written};
+
+#[tokio::test]
+async fn a_dead_head_gives_way_to_the_next() {
+    let inbox = Inbox::start(LINES, vec![lines()]).await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_2')")
+        .await;
+    for n in 1..6 {
+        inbox.put(&about("ch_a", n)).await;
+    }
+    let (result, _) = inbox.until_outcome("evt_ch_a_2", "lines").await;
+    assert_eq!(result, "dead");
+    inbox.until_outcome("evt_ch_a_5", "lines").await;
+    assert_eq!(written(&inbox.db).await["ch_a"], [1, 3, 4, 5]);
+    inbox.db.verify().await;
+}
+
+/// Handler `lines` whose lanes wait for a person where a head is dead.
+fn strict() -> HandlerSpec {
+    let mut spec = lines();
+    spec.policy.on_dead = OnDead::Hold;
+    spec
+}
+
+#[tokio::test]
+async fn a_strict_lane_waits_for_a_person_and_others_go_on() {
+    let inbox = Inbox::start(LINES, vec![strict()]).await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_2')")
+        .await;
+    for n in 1..5 {
+        inbox.put(&about("ch_a", n)).await;
+        inbox.put(&about("ch_b", n)).await;
+    }
+    inbox.until_outcome(&key("ch_b", 4), "lines").await;
+    until("the head is held", async || {
+        state(&inbox.db, "evt_ch_a_2").await.as_deref() == Some("held")
+    })
+    .await;
+    let timeline = inbox.timeline("evt_ch_a_2").await;
+    assert_eq!(timeline.event.state, "held");
+    let reason = timeline.deliveries[0].state_reason.clone().unwrap();
+    assert!(reason.contains("no such account"), "{reason}");
+    assert!(timeline.outcomes.is_empty());
+    assert_eq!(timeline.attempts[0].verdict, "permanent");
+    for n in 3..5 {
+        assert_eq!(
+            state(&inbox.db, &key("ch_a", n)).await.as_deref(),
+            Some("blocked")
+        );
+    }
+    assert_eq!(written(&inbox.db).await["ch_a"], [1]);
+    inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn without_a_lane_a_strict_handler_has_its_dead_letters() {
+    let mut spec = strict();
+    spec.lane = None;
+    let inbox = Inbox::start(LINES, vec![spec]).await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_2')")
+        .await;
+    inbox.put(&about("ch_a", 2)).await;
+    let (result, _) = inbox.until_outcome("evt_ch_a_2", "lines").await;
+    assert_eq!(result, "dead");
+}
+
+#[tokio::test]
+async fn what_is_held_is_listed_and_counted() {
+    let app = TestApp::builder()
+        .stripe("stripe")
+        .setup(LINES)
+        .setup("INSERT INTO app.broken VALUES ('evt_ch_a_1')")
+        .sql_handler(
+            "lines",
+            "app.write",
+            &format!("lane = \"entity\"\nlane_on_dead = \"hold\"\n{QUICK}"),
+        )
+        .start()
+        .await;
+    app.post_stripe("stripe", &about("ch_a", 1)).await;
+    app.post_stripe("stripe", &about("ch_b", 1)).await;
+    app.until_outcome("stripe", "evt_ch_b_1", "lines").await;
+    until("it is listed as held", async || {
+        let (status, page) = app.get("/v1/events?state=held").await;
+        assert_eq!(status, 200, "{page}");
+        page["events"][0]["key"] == "evt_ch_a_1" && page["events"][1].is_null()
+    })
+    .await;
+    crate::crash::until_metric(
+        &app,
+        "oncehook_deliveries_held_total{handler=\"lines\"}",
+        |n| n == 1.0,
+    )
+    .await;
+}
