@@ -176,6 +176,7 @@ CREATE SEQUENCE oncehook.lane_seq;
 -- All but the first of a lane are `blocked`, and no claim looks at them. `lane_seq` is their order,
 -- that in which they came. The first one, the head, is promoted by the statement after the one that
 -- took the last head away, and by a look after the commit of either that or the insert.
+-- `not_yet`: tries that found its time not come, which are no failures; since when.
 -- `held`: no later try can succeed and its lane waits for a person; `state_reason` says why.
 -- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
 -- new row versions on the same page.
@@ -197,6 +198,8 @@ CREATE TABLE oncehook.delivery (
   lane         text COLLATE "C" CHECK (octet_length(lane) BETWEEN 1 AND 200),
   lane_seq     bigint,
   state_reason text,
+  not_yet      smallint NOT NULL DEFAULT 0,
+  not_yet_since timestamptz,
   PRIMARY KEY (event_id, handler_id),
   CHECK ((state = 'leased') = (lease_token IS NOT NULL)),
   CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
@@ -211,6 +214,21 @@ CREATE INDEX delivery_lease   ON oncehook.delivery (lease_until) WHERE state = '
 CREATE UNIQUE INDEX delivery_one_head ON oncehook.delivery (handler_id, lane) WHERE lane IS NOT NULL AND state <> 'blocked';
 CREATE INDEX delivery_held ON oncehook.delivery (handler_id) WHERE state = 'held';
 CREATE INDEX delivery_blocked ON oncehook.delivery (handler_id, lane, lane_seq) WHERE state = 'blocked';
+
+-- The newest event that a handler has applied to an object, where it asks for that.
+-- Written: in the settle transaction that holds the effect; its row lock makes two transactions
+-- with events about one object follow each other. Never deleted (until retention comes).
+-- Invariant: `version`, a decimal number read from where `read_from` says, never goes back. NULL:
+-- the object is known, and nothing was applied to it yet.
+CREATE TABLE oncehook.latest (
+  handler_id int NOT NULL,
+  entity     text COLLATE "C" NOT NULL,
+  read_from  text COLLATE "C" NOT NULL,
+  version    numeric,
+  event_id   uuid,
+  PRIMARY KEY (handler_id, entity),
+  CHECK ((version IS NULL) = (event_id IS NULL))
+) WITH (fillfactor = 70);
 
 -- The one final row of (event, handler, run).
 -- Written: by the transaction that holds the handler's effect, in one statement with the delete of
@@ -236,7 +254,7 @@ CREATE TABLE oncehook.outcome (
 -- Tries that failed or were lost, and answers that came after a lost lease.
 -- Written: in the transaction that puts the delivery back or ends it. Never updated. Leaves by
 -- partition, which nothing does yet.
--- `verdict`: retry, permanent, lost (the lease ended without an answer), evidence (an http answer
+-- `verdict`: retry, not_yet (what the event is about was not there), permanent, lost (the lease ended without an answer), evidence (an http answer
 -- whose lease was gone: it decides nothing, and is kept).
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
@@ -247,7 +265,7 @@ CREATE TABLE oncehook.attempt (
   lease_token uuid,
   started_at  timestamptz,
   ended_at    timestamptz NOT NULL,
-  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'permanent', 'lost', 'evidence')),
+  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'not_yet', 'permanent', 'lost', 'evidence')),
   error       text
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::dispatch::{HandlerKind, HandlerSpec, HttpTarget};
-use crate::domain::{LaneBy, OnDead, Pattern, Policy, RetryPolicy};
+use crate::domain::{LaneBy, OnDead, Pattern, Policy, RetryPolicy, VersionBy};
 use crate::provider::{self, Options};
 
 use super::secret::{self, Vault};
@@ -71,6 +71,7 @@ fn read(
     }
     let lease = section.positive("lease");
     let lane = lane(section);
+    let apply_if_newer = apply_if_newer(section);
     let policy = policy(section, lane.is_some());
     let was = was(section, name.as_deref());
     let sql_only = (
@@ -92,12 +93,18 @@ fn read(
         }
         Kind::Http => {
             section.refuse(
-                &["call", "batch"],
+                &["call", "batch", "not_yet"],
                 "belongs to kind = \"sql\", not to \"http\"",
             );
             http(section, vault, now).map(HandlerKind::Http)
         }
     };
+    if kind == Some(Kind::Http) && apply_if_newer.is_some() && lane != Some(LaneBy::Entity) {
+        section.error(
+            "apply_if_newer",
+            "`apply_if_newer` of an \"http\" handler needs lane = \"entity\": else an older and a newer event could be on their way at once",
+        );
+    }
     let timeout = timeout.unwrap_or(TIMEOUT);
     let lease = lease.unwrap_or(match kind? {
         Kind::Sql => LEASE_SQL,
@@ -121,6 +128,7 @@ fn read(
         events,
         kind: target?,
         lane,
+        apply_if_newer,
         policy,
         timeout,
         lease,
@@ -167,24 +175,25 @@ fn lane(section: &Section<'_>) -> Option<LaneBy> {
     }
 }
 
+fn apply_if_newer(section: &Section<'_>) -> Option<VersionBy> {
+    let text = section.text("apply_if_newer")?;
+    match VersionBy::parse(text) {
+        Ok(by) => Some(by),
+        Err(error) => {
+            section.error("apply_if_newer", format!("`apply_if_newer`: {error}"));
+            None
+        }
+    }
+}
+
 fn policy(section: &Section<'_>, laned: bool) -> Policy {
     let defaults = Policy::default();
     let crashes = section
         .integer("crashes", &(1..=100))
         .and_then(|n| i16::try_from(n).ok())
         .unwrap_or(defaults.crashes);
-    let mut retry = RetryPolicy::default();
-    if let Some(below) = section.below("retry", format!("{}, retry", section.place)) {
-        retry = RetryPolicy {
-            span: below.duration("for").unwrap_or(retry.span),
-            first: below.positive("first").unwrap_or(retry.first),
-            max: below.positive("max").unwrap_or(retry.max),
-        };
-        if retry.first > retry.max {
-            below.error("first", "`first` must not be longer than `max`");
-        }
-        below.finish();
-    }
+    let retry = budget(section, "retry", defaults.retry);
+    let not_yet = budget(section, "not_yet", defaults.not_yet);
     let on_dead = section.word(
         "lane_on_dead",
         &[("skip", OnDead::Skip), ("hold", OnDead::Hold)],
@@ -197,9 +206,27 @@ fn policy(section: &Section<'_>, laned: bool) -> Policy {
     }
     Policy {
         retry,
+        not_yet,
         crashes,
         on_dead: on_dead.unwrap_or_default(),
     }
+}
+
+/// `{ for = "3d", first = "5s", max = "6h" }`; what is left out is as in `otherwise`.
+fn budget(section: &Section<'_>, key: &'static str, otherwise: RetryPolicy) -> RetryPolicy {
+    let Some(below) = section.below(key, format!("{}, {key}", section.place)) else {
+        return otherwise;
+    };
+    let budget = RetryPolicy {
+        span: below.duration("for").unwrap_or(otherwise.span),
+        first: below.positive("first").unwrap_or(otherwise.first),
+        max: below.positive("max").unwrap_or(otherwise.max),
+    };
+    if budget.first > budget.max {
+        below.error("first", "`first` must not be longer than `max`");
+    }
+    below.finish();
+    budget
 }
 
 fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {

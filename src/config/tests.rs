@@ -255,7 +255,7 @@ name = "h"
 kind = "http"
 url = "ftp://x"
 events = ["nocolon"]
-lane = "entity"
+colour = "red"
 retry = { for = "3 days", fist = "5s" }
 
 [limits]

@@ -13,6 +13,7 @@
 mod active;
 pub(crate) mod claim;
 pub mod handler;
+mod newer;
 pub(crate) mod reap;
 mod settle;
 mod work;

@@ -159,7 +159,7 @@ pub(super) async fn lost(
             delivery::hold(transaction, &[held]).await?;
             telemetry::held(&handler.spec.name);
         }
-        Transition::RetryLater { .. } => {}
+        Transition::RetryLater { .. } | Transition::Postpone { .. } => {}
     }
     Ok(())
 }

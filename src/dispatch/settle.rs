@@ -6,17 +6,23 @@ use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::
 use crate::store::StoreError;
 use crate::store::connection::Connection;
 use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt, PutBack};
+use crate::store::latest::{self, Applied};
 use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry;
 
 use super::ActiveHandler;
+use super::newer::Versioned;
 
 /// The transitions of one transaction, collected and written together.
 #[derive(Debug, Default)]
 pub(super) struct Transitions {
     ended: Vec<Ended>,
     back: Vec<PutBack>,
+    postponed: Vec<PutBack>,
+    /// What was applied to objects, and where its versions are read from.
+    applied: Vec<Applied>,
+    read_from: String,
     held: Vec<Held>,
     attempts: Vec<NewAttempt>,
     /// An answer after the lease was lost, and the number of its try.
@@ -35,11 +41,13 @@ impl Transitions {
         // Time passed since the claim counts too.
         let progress = Progress {
             since_first: lease.progress.since_first + began.elapsed(),
+            since_not_yet: lease.progress.since_not_yet + began.elapsed(),
             ..lease.progress
         };
         let transition = next(progress, verdict, &handler.spec.policy, rand::random());
         let (kind, error) = match verdict {
             Verdict::Retry { error, .. } => ("retry", Some(error)),
+            Verdict::NotYet { reason, .. } => ("not_yet", Some(reason)),
             Verdict::Permanent { error } => ("permanent", Some(error)),
             _ => ("", None),
         };
@@ -84,6 +92,14 @@ impl Transitions {
                 handler_id: lease.handler_id,
                 token: lease.token,
                 delay,
+                lane: lease.lane.clone(),
+            }),
+            Transition::Postpone { delay } => self.postponed.push(PutBack {
+                event_id: lease.event_id,
+                handler_id: lease.handler_id,
+                token: lease.token,
+                delay,
+                lane: lease.lane.clone(),
             }),
             // Only the reaper and `lost` make suspects, in transactions of their own.
             Transition::Suspect { .. } => {}
@@ -97,6 +113,7 @@ impl Transitions {
             Verdict::Done { .. } => "done".to_owned(),
             Verdict::Failed { reason } | Verdict::Skip { reason } => reason.clone(),
             Verdict::Retry { error, .. } | Verdict::Permanent { error } => error.clone(),
+            Verdict::NotYet { reason, .. } => format!("not yet: {reason}"),
             Verdict::Lost { .. } => return,
         };
         let attempt = NewAttempt {
@@ -112,16 +129,34 @@ impl Transitions {
         self.evidence = Some((attempt, lease.attempt()));
     }
 
+    /// Keeps that an event was applied to its object.
+    pub(super) fn applied(&mut self, handler: &ActiveHandler, versioned: &Versioned<'_>) {
+        if let Some(by) = &handler.spec.apply_if_newer {
+            self.read_from = by.to_string();
+            self.applied.push(Applied {
+                entity: versioned.entity.to_owned(),
+                version: versioned.version.as_str().to_owned(),
+                event_id: versioned.event_id,
+            });
+        }
+    }
+
     /// Writes everything; each row must still be ours.
-    pub(super) async fn write(&mut self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
+    pub(super) async fn write(
+        &mut self,
+        handler: &ActiveHandler,
+        transaction: &Transaction<'_>,
+    ) -> Result<(), StoreError> {
         if let Some((attempt, number)) = &self.evidence
             && !delivery::record_evidence(transaction, attempt, *number).await?
         {
             self.evidence = None;
         }
+        latest::apply(transaction, handler.id, &self.applied, &self.read_from).await?;
         delivery::record_attempts(transaction, &self.attempts).await?;
         delivery::finish(transaction, &self.ended, DecidedBy::Handler).await?;
         delivery::hold(transaction, &self.held).await?;
+        delivery::postpone(transaction, &self.postponed).await?;
         delivery::retry_later(transaction, &self.back).await
     }
 

@@ -13,6 +13,7 @@ use crate::store::locked::{Locked, Plans};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
 use super::handler::{HandlerKind, http, transactional as run};
+use super::newer::{self, Guarded, Versioned};
 use super::settle::{self, Transitions};
 use super::{ActiveHandler, Context, reap};
 
@@ -107,22 +108,40 @@ async fn batch_once(
         .map_err(Failure::NotBegun)?;
     let settled = async {
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
-        let ran = run::run(
-            context,
-            &transaction,
-            handler,
-            &ours,
-            locked.xact.as_deref(),
-        )
-        .await?;
         let mut transitions = Transitions::default();
         let mut rest = Rest {
             not_run: Vec::new(),
             confirm: Vec::new(),
         };
-        for (lease, outcome) in ours.into_iter().zip(ran) {
+        let mut running = Vec::with_capacity(ours.len());
+        let mut versions = Vec::with_capacity(ours.len());
+        let guarded = newer::guard(&transaction, handler, &ours).await?;
+        for (lease, guarded) in ours.into_iter().zip(guarded) {
+            match guarded {
+                Guarded::Run(versioned) => {
+                    running.push(lease);
+                    versions.push(versioned);
+                }
+                Guarded::Stale(verdict) => transitions.decide(handler, lease, &verdict, began),
+                Guarded::Later => rest.not_run.push(lease.clone()),
+            }
+        }
+        let ran = run::run(
+            context,
+            &transaction,
+            handler,
+            &running,
+            locked.xact.as_deref(),
+        )
+        .await?;
+        for ((lease, versioned), outcome) in running.into_iter().zip(versions).zip(ran) {
             match outcome {
-                run::Ran::Verdict(verdict) => transitions.decide(handler, lease, &verdict, began),
+                run::Ran::Verdict(verdict) => {
+                    if let (Verdict::Done { .. }, Some(versioned)) = (&verdict, &versioned) {
+                        transitions.applied(handler, versioned);
+                    }
+                    transitions.decide(handler, lease, &verdict, began);
+                }
                 run::Ran::Confirm => rest.confirm.push(lease.clone()),
                 run::Ran::NotRun => rest.not_run.push(lease.clone()),
             }
@@ -131,7 +150,7 @@ async fn batch_once(
         let (planned, written) = tokio::join!(
             biased;
             transaction.plan_by_index(),
-            transitions.write(&transaction),
+            transitions.write(handler, &transaction),
         );
         planned?;
         written?;
@@ -273,7 +292,7 @@ async fn write_until(
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
             decide(&locked, &mut transitions);
-            let written = transitions.write(&transaction).await;
+            let written = transitions.write(handler, &transaction).await;
             transaction.end(written).await?;
             transitions.report(handler);
             Ok(())
@@ -411,9 +430,22 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
     let HandlerKind::Http(target) = &handler.spec.kind else {
         return;
     };
+    let mut versioned = None;
     let verdict = match (&lease.event, payload) {
         (Some(event), Some(payload)) => match context.registry.identify(&lease, event, &handler) {
             Some((source, effect_key)) => {
+                match newer::guard_call(&context, &handler, &lease, &payload).await {
+                    Ok(Guarded::Run(found)) => versioned = found,
+                    Ok(Guarded::Stale(verdict)) => {
+                        return settle_call(&context, &handler, &lease, &verdict, None, began)
+                            .await;
+                    }
+                    Ok(Guarded::Later) => {}
+                    Err(error) => {
+                        tracing::warn!(error = %error, handler = %handler.spec.name, "not compared with what was applied; the lease is given back");
+                        return give_back(&context, &[lease], handler.spec.lease).await;
+                    }
+                }
                 let delivered = http::Outgoing {
                     source: &source,
                     event,
@@ -427,7 +459,15 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
         },
         _ => Verdict::payload_expired(),
     };
-    settle_call(&context, &handler, &lease, &verdict, began).await;
+    settle_call(
+        &context,
+        &handler,
+        &lease,
+        &verdict,
+        versioned.as_ref(),
+        began,
+    )
+    .await;
 }
 
 /// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence.
@@ -436,11 +476,15 @@ async fn settle_call(
     handler: &ActiveHandler,
     lease: &Lease,
     verdict: &Verdict,
+    versioned: Option<&Versioned<'_>>,
     began: Instant,
 ) {
     let leases = std::slice::from_ref(lease);
     let decide = |locked: &Locked, transitions: &mut Transitions| {
         if !locked.ours.is_empty() {
+            if let (Verdict::Done { .. }, Some(versioned)) = (verdict, versioned) {
+                transitions.applied(handler, versioned);
+            }
             transitions.decide(handler, lease, verdict, began);
         } else if locked.finished.is_empty() {
             transitions.evidence(lease, verdict, began);

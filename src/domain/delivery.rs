@@ -23,6 +23,10 @@ pub struct Progress {
     pub suspect: bool,
     /// Leases lost while it was the only delivery executing in its process.
     pub losses_alone: i16,
+    /// Tries that found its time not come.
+    pub not_yet: i16,
+    /// Time since the first of them.
+    pub since_not_yet: Duration,
     /// Whether others wait for its end in a lane.
     pub laned: bool,
     /// Time since its first try began, by the database's clock.
@@ -34,6 +38,8 @@ pub struct Progress {
 pub struct Policy {
     /// Retry budget.
     pub retry: RetryPolicy,
+    /// How long, and how often, an event may find its time not come.
+    pub not_yet: RetryPolicy,
     /// Losses alone that make a delivery dead.
     pub crashes: i16,
     /// What its lane does then.
@@ -44,6 +50,11 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             retry: RetryPolicy::default(),
+            not_yet: RetryPolicy {
+                span: Duration::from_hours(24),
+                first: Duration::from_secs(5),
+                max: Duration::from_hours(1),
+            },
             crashes: 3,
             on_dead: OnDead::default(),
         }
@@ -74,6 +85,13 @@ pub enum Verdict {
         after: Option<Duration>,
         /// What went wrong, already free of payload and secrets.
         error: String,
+    },
+    /// Its time has not come: what it is about is not there yet. No failure.
+    NotYet {
+        /// The handler's wish, honoured if longer than the schedule's delay.
+        after: Option<Duration>,
+        /// What it waits for, already free of payload and secrets.
+        reason: String,
     },
     /// No later try can succeed.
     Permanent {
@@ -118,6 +136,11 @@ pub enum Transition {
     },
     /// Ready again after `delay`, one failure more.
     RetryLater {
+        /// Delay from now on the database's clock.
+        delay: Duration,
+    },
+    /// Ready again after `delay`, behind those that wait in its lane.
+    Postpone {
         /// Delay from now on the database's clock.
         delay: Duration,
     },
@@ -166,6 +189,16 @@ pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64)
                 None => dead(format!("retry budget spent: {error}")),
             }
         }
+        Verdict::NotYet { after, reason } => {
+            let tries = progress.not_yet.saturating_add(1);
+            match policy
+                .not_yet
+                .delay(tries, progress.since_not_yet, *after, jitter)
+            {
+                Some(delay) => Transition::Postpone { delay },
+                None => dead(format!("its time never came: {reason}")),
+            }
+        }
         Verdict::Lost { alone } => {
             let losses_alone = progress.losses_alone + i16::from(*alone);
             if losses_alone >= policy.crashes {
@@ -189,6 +222,8 @@ mod tests {
             failures: 0,
             suspect: false,
             losses_alone: 0,
+            not_yet: 0,
+            since_not_yet: Duration::ZERO,
             laned: false,
             since_first: Duration::ZERO,
         }
@@ -271,6 +306,10 @@ mod tests {
         ) {
             let policy = Policy {
                 retry: RetryPolicy { span: Duration::from_hours(hours), ..RetryPolicy::default() },
+                not_yet: RetryPolicy {
+                    span: Duration::from_hours(hours / 2),
+                    ..RetryPolicy::default()
+                },
                 crashes,
                 on_dead: if strict { OnDead::Hold } else { OnDead::Skip },
             };
@@ -279,6 +318,9 @@ mod tests {
             let mut held = None;
             for (n, (verdict, took)) in tries.iter().enumerate() {
                 row.since_first += Duration::from_hours(*took);
+                if row.not_yet > 0 {
+                    row.since_not_yet += Duration::from_hours(*took);
+                }
                 match next(row, verdict, &policy, jitter) {
                     Transition::Finish { ending, .. } => {
                         ended = Some((n, ending));
@@ -287,6 +329,11 @@ mod tests {
                     Transition::RetryLater { .. } => {
                         prop_assert!(matches!(verdict, Verdict::Retry { .. }), "{:?}", verdict);
                         row.failures += 1;
+                        row.suspect = false;
+                    }
+                    Transition::Postpone { .. } => {
+                        prop_assert!(matches!(verdict, Verdict::NotYet { .. }), "{:?}", verdict);
+                        row.not_yet += 1;
                         row.suspect = false;
                     }
                     Transition::Suspect { losses_alone } => {
@@ -317,6 +364,9 @@ mod tests {
             40 => (prop::option::of(0_u64..9_999), text()).prop_map(|(after, error)| Verdict::Retry {
                 after: after.map(Duration::from_secs), error
             }),
+            20 => (prop::option::of(0_u64..9_999), text()).prop_map(|(after, reason)| Verdict::NotYet {
+                after: after.map(Duration::from_secs), reason
+            }),
             6 => any::<bool>().prop_map(|alone| Verdict::Lost { alone }),
         ]
     }
@@ -335,6 +385,18 @@ mod tests {
                 Verdict::Retry { .. } => {
                     let failed = count(|v| matches!(v, Verdict::Retry { .. }));
                     (hours >= span && failed >= 12).then_some(Ending::Dead)
+                }
+                Verdict::NotYet { .. } => {
+                    let asked = count(|v| matches!(v, Verdict::NotYet { .. }));
+                    let first = so_far
+                        .iter()
+                        .position(|(v, _)| matches!(v, Verdict::NotYet { .. }));
+                    let since: u64 = so_far
+                        .iter()
+                        .skip(first.unwrap_or(n) + 1)
+                        .map(|(_, took)| took)
+                        .sum();
+                    (since >= span / 2 && asked >= 12).then_some(Ending::Dead)
                 }
                 Verdict::Lost { .. } => {
                     let alone = count(|v| matches!(v, Verdict::Lost { alone: true }));

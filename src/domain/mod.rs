@@ -11,6 +11,7 @@ pub mod refusal;
 pub mod retry;
 pub mod route;
 pub mod secret;
+pub mod version;
 
 pub use delivery::{Policy, Progress, Transition, Verdict};
 pub use effect::EffectKey;
@@ -22,3 +23,4 @@ pub use refusal::Refusal;
 pub use retry::RetryPolicy;
 pub use route::{Pattern, PatternError, Route, Routes};
 pub use secret::{Secret, SecretText};
+pub use version::{Version, VersionBy, VersionError};

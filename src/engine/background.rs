@@ -26,12 +26,14 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(25);
 /// Between tries to listen again.
 const SIGNAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Makes partitions ahead and caps tables, hourly.
+/// Makes partitions ahead and caps tables, hourly. The start itself has just made them.
 pub(super) async fn keep(store: Store) {
+    let mut pause = KEEPER_INTERVAL;
     loop {
+        tokio::time::sleep(pause).await;
         let made = store.make_partitions().await;
         let capped = store.cap_rejected().await;
-        let pause = match (made, capped) {
+        pause = match (made, capped) {
             (Ok(made), Ok(capped)) => {
                 if made > 0 || capped > 0 {
                     tracing::info!(partitions = made, rejected_removed = capped, "keeper");
@@ -45,7 +47,6 @@ pub(super) async fn keep(store: Store) {
                 KEEPER_PAUSE
             }
         };
-        tokio::time::sleep(pause).await;
     }
 }
 

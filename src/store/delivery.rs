@@ -23,6 +23,7 @@ const FINISH: &str = include_str!("sql/delivery_finish.sql");
 const HOLD: &str = include_str!("sql/delivery_hold.sql");
 const REMOVE: &str = include_str!("sql/delivery_remove.sql");
 const RETRY: &str = include_str!("sql/delivery_retry.sql");
+const NOT_YET: &str = include_str!("sql/delivery_not_yet.sql");
 const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
 const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
@@ -67,7 +68,10 @@ impl Lease {
 
     /// Number of this try in its run, from 1.
     pub(crate) fn attempt(&self) -> i32 {
-        i32::from(self.progress.failures) + i32::from(self.losses) + 1
+        i32::from(self.progress.failures)
+            + i32::from(self.progress.not_yet)
+            + i32::from(self.losses)
+            + 1
     }
 }
 
@@ -115,6 +119,8 @@ pub(crate) struct PutBack {
     pub(crate) handler_id: i32,
     pub(crate) token: Uuid,
     pub(crate) delay: Duration,
+    /// The lane that it is the head of.
+    pub(crate) lane: Option<String>,
 }
 
 /// A try to record.
@@ -188,11 +194,16 @@ fn progress(row: &Row) -> Progress {
         suspect: row.get("suspect"),
         losses_alone: row.get("losses_alone"),
         laned: row.get::<_, Option<&str>>("lane").is_some(),
-        since_first: Duration::try_from_secs_f64(
-            row.get::<_, Option<f64>>("since_first").unwrap_or(0.0),
-        )
-        .unwrap_or_default(),
+        not_yet: row.get("not_yet"),
+        since_not_yet: elapsed(row, "since_not_yet"),
+        since_first: elapsed(row, "since_first"),
     }
+}
+
+/// Seconds in a column, by the database's clock.
+fn elapsed(row: &Row, column: &str) -> Duration {
+    let seconds: Option<f64> = row.get(column);
+    Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default()
 }
 
 fn lease(row: &Row) -> Lease {
@@ -327,6 +338,27 @@ pub(crate) async fn retry_later(
         .execute(RETRY, &[&events, &handlers, &tokens, &delays])
         .await?;
     expect_rows("delivery_retry", changed, back.len())
+}
+
+/// Puts deliveries back whose time has not come, behind those that wait in their lanes; every row
+/// must still be ours.
+pub(crate) async fn postpone(
+    transaction: &Transaction<'_>,
+    back: &[PutBack],
+) -> Result<(), StoreError> {
+    if back.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<Uuid> = back.iter().map(|b| b.event_id).collect();
+    let handlers: Vec<i32> = back.iter().map(|b| b.handler_id).collect();
+    let tokens: Vec<Uuid> = back.iter().map(|b| b.token).collect();
+    let delays: Vec<f64> = back.iter().map(|b| b.delay.as_secs_f64()).collect();
+    let changed = transaction
+        .execute(NOT_YET, &[&events, &handlers, &tokens, &delays])
+        .await?;
+    expect_rows("delivery_not_yet", changed, back.len())?;
+    let lanes = back.iter().map(|b| (b.handler_id, b.lane.as_deref()));
+    lanes::promote_next(transaction, lanes).await
 }
 
 /// Marks a delivery whose lease was lost; `false` when somebody else has moved it meanwhile.

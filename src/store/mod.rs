@@ -13,6 +13,7 @@ pub(crate) mod health;
 pub(crate) mod ingest;
 pub(crate) mod keeper;
 pub(crate) mod lanes;
+pub(crate) mod latest;
 pub(crate) mod locked;
 pub mod migrate;
 mod names;

@@ -147,6 +147,8 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
         failures: i16::from(was.failures) + RetryPolicy::TRIES_MIN - i16::from(core.scope.tries),
         suspect: was.suspect,
         losses_alone: i16::from(was.losses_alone),
+        not_yet: 0,
+        since_not_yet: Duration::ZERO,
         laned: false,
         since_first: Duration::from_hours(1),
     };
@@ -187,6 +189,7 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
         }
         // No delivery of the model has a lane: those are a world of their own.
         Transition::Hold { reason } => panic!("held: {reason}"),
+        Transition::Postpone { delay } => panic!("nobody says not yet: {delay:?}"),
         Transition::Suspect { losses_alone } => {
             row.delivery = Delivery {
                 live: Live::Ready,

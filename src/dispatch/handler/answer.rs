@@ -11,8 +11,8 @@ use super::error_text::mask;
 
 /// Reads the answer: NULL or no `result` is done.
 ///
-/// `{"result": "done" | "failed" | "skip" | "retry", "reason": text, "after_s": seconds,
-/// "resource": text}`. What a `retry` try wrote was rolled back with its block.
+/// `{"result": "done" | "failed" | "skip" | "retry" | "not_yet", "reason": text, "after_s": seconds,
+/// "resource": text}`. What a `retry` or `not_yet` try wrote was rolled back with its block.
 pub(super) fn verdict(answer: Option<&Value>) -> Verdict {
     let Some(answer) = answer else {
         return Verdict::Done { resource: None };
@@ -29,8 +29,9 @@ pub(super) fn verdict(answer: Option<&Value>) -> Verdict {
         Some(Some("failed")) => Verdict::Failed { reason: reason() },
         Some(Some("skip")) => Verdict::Skip { reason: reason() },
         Some(Some("retry")) => Verdict::Retry { after: after(answer), error: reason() },
+        Some(Some("not_yet")) => Verdict::NotYet { after: after(answer), reason: reason() },
         Some(_) => Verdict::Permanent {
-            error: "the handler's answer has an unknown \"result\"; it must be done, failed, skip or retry".to_owned(),
+            error: "the handler's answer has an unknown \"result\"; it must be done, failed, skip, retry or not_yet".to_owned(),
         },
     }
 }
@@ -93,7 +94,7 @@ mod tests {
                 any::<bool>().prop_map(Value::from),
                 any::<f64>().prop_map(Value::from),
                 any::<i64>().prop_map(Value::from),
-                "(done|failed|skip|retry|Done|[a-z]{0,3})".prop_map(Value::from),
+                "(done|failed|skip|retry|not_yet|Done|[a-z]{0,3})".prop_map(Value::from),
             ]
         };
         let members = ["result", "reason", "resource", "after_s", "note"]
@@ -116,9 +117,13 @@ mod tests {
                     Some("done") => prop_assert_eq!(given, Verdict::Done { resource: text("resource") }),
                     Some("failed") => prop_assert!(matches!(given, Verdict::Failed { .. }), "{:?}", given),
                     Some("skip") => prop_assert!(matches!(given, Verdict::Skip { .. }), "{:?}", given),
-                    Some("retry") => {
+                    Some("retry" | "not_yet") => {
                         let seconds = answer.get("after_s").and_then(Value::as_f64);
-                        let Verdict::Retry { after, .. } = given else { panic!("{given:?}") };
+                        let after = match (said.as_str(), given) {
+                            (Some("retry"), Verdict::Retry { after, .. })
+                            | (Some("not_yet"), Verdict::NotYet { after, .. }) => after,
+                            (_, given) => panic!("{given:?}"),
+                        };
                         // A wish that is no length of time is no wish; 2^64 s fit no `Duration`.
                         let wished = seconds.filter(|s| (0.0..18_446_744_073_709_551_616.0).contains(s));
                         prop_assert_eq!(after.is_some(), wished.is_some());

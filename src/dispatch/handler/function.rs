@@ -64,6 +64,9 @@ pub enum Answer {
     /// Not done; what was written rolls back. Tried again after the schedule's delay, or after
     /// this one if longer.
     Retry(Option<Duration>, String),
+    /// What the event is about is not there yet; what was written rolls back. Tried again like
+    /// `Retry`, under a budget of its own, and behind the next event of its lane.
+    NotYet(Option<Duration>, String),
     /// No later try can succeed; what was written rolls back, the event becomes a dead letter.
     Permanent(String),
 }
@@ -250,6 +253,10 @@ fn verdict(answer: Answer) -> Verdict {
         Answer::Retry(after, error) => Verdict::Retry {
             after,
             error: text(error),
+        },
+        Answer::NotYet(after, reason) => Verdict::NotYet {
+            after,
+            reason: text(reason),
         },
         Answer::Permanent(error) => Verdict::Permanent { error: text(error) },
     }

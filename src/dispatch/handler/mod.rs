@@ -10,7 +10,7 @@ pub(super) mod transactional;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{LaneBy, Pattern, Policy, SecretText};
+use crate::domain::{LaneBy, Pattern, Policy, SecretText, VersionBy};
 
 pub use crate::store::Work;
 pub use function::{Answer, Delivered, Function, HandlerError};
@@ -28,6 +28,8 @@ pub struct HandlerSpec {
     pub kind: HandlerKind,
     /// Which of its events wait for one another; `None`: none does.
     pub lane: Option<LaneBy>,
+    /// Skips events that are older than what was applied to their object; read from where.
+    pub apply_if_newer: Option<VersionBy>,
     /// Retry budget, crash cap, and what a lane does when its first event is dead.
     pub policy: Policy,
     /// Longest run of one delivery.
@@ -54,6 +56,7 @@ impl HandlerSpec {
             events,
             kind,
             lane: None,
+            apply_if_newer: None,
             policy: Policy::default(),
             timeout,
             lease,

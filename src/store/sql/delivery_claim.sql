@@ -17,7 +17,8 @@ WITH claimed AS (
      LATERAL (SELECT ctid FROM oncehook.delivery
                WHERE state = 'ready' AND NOT suspect AND handler_id = q.handler_id AND run_at <= now()
                ORDER BY run_at LIMIT q.quota FOR UPDATE SKIP LOCKED) x))
-  RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.suspect, d.losses_alone, d.losses, d.lease_token, d.lane,
+  RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.suspect, d.losses_alone, d.losses, d.lease_token, d.lane, d.not_yet,
+            extract(epoch FROM clock_timestamp() - d.not_yet_since)::float8 AS since_not_yet,
             extract(epoch FROM clock_timestamp() - d.first_try_at)::float8 AS since_first
 )
 SELECT c.*, e.source_id, e.key, e.type, e.entity, e.occurred_at, e.correlation_id

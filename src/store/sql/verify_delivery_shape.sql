@@ -12,9 +12,10 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
                     WHEN d.suspect AND d.losses < 1 THEN 'suspect, and no lease was lost'
                     WHEN d.losses_alone NOT BETWEEN 0 AND d.losses THEN format('losses: %s, of these alone: %s', d.losses, d.losses_alone)
                     WHEN (d.state = 'held') <> (d.state_reason IS NOT NULL) THEN d.state || ', and the reason says otherwise'
-                    WHEN d.state = 'held' AND d.failures + d.losses < 1 THEN 'held, and never tried'
+                    WHEN d.state = 'held' AND d.failures + d.losses + d.not_yet < 1 THEN 'held, and never tried'
                     WHEN (d.lane IS NULL) <> (d.lane_seq IS NULL) THEN 'a lane without a number, or a number without a lane'
                     WHEN d.state = 'blocked' AND d.lane IS NULL THEN 'blocked, and in no lane'
+                    WHEN (d.not_yet > 0) <> (d.not_yet_since IS NOT NULL) THEN d.not_yet || ' times not yet, and the first of them says otherwise'
                     WHEN d.failures < 0 THEN 'failures: ' || d.failures
                END AS detail
           FROM oncehook.delivery d) b

@@ -1,6 +1,8 @@
 //! From a ready delivery to its outcome.
 
 mod function;
+mod newer;
+mod not_yet;
 mod session;
 mod sql;
 mod transient;

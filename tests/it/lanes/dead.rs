@@ -104,7 +104,7 @@ async fn what_is_held_is_listed_and_counted() {
     crate::crash::until_metric(
         &app,
         "oncehook_deliveries_held_total{handler=\"lines\"}",
-        |n| n == 1.0,
+        |n| n >= 1.0,
     )
     .await;
 }

@@ -1,0 +1,124 @@
+//! `apply_if_newer`: an event that is older than what was applied to its object is skipped.
+//!
+//! The comparison is made in the transaction that holds the effect, under the lock of the object's
+//! row in `latest`; a call, which no transaction spans, has its lane to keep others away.
+
+use std::collections::{HashMap, HashSet};
+
+use uuid::Uuid;
+
+use crate::domain::{Verdict, Version, VersionBy};
+use crate::store::delivery::Lease;
+use crate::store::handling::{self, Payload};
+use crate::store::transaction::Transaction;
+use crate::store::{StoreError, latest};
+
+use super::{ActiveHandler, Context};
+
+/// An event that says which object it is about and how new it is.
+#[derive(Debug)]
+pub(super) struct Versioned<'l> {
+    pub(super) event_id: Uuid,
+    pub(super) entity: &'l str,
+    pub(super) version: Version,
+}
+
+/// What the guard makes of one lease of a batch.
+#[derive(Debug)]
+pub(super) enum Guarded<'l> {
+    /// It may run; with a version, that is kept when it is done.
+    Run(Option<Versioned<'l>>),
+    /// It is older than what was applied.
+    Stale(Verdict),
+    /// Another event about the same object is in this batch: in the next one.
+    Later,
+}
+
+/// Locks the objects of a batch and compares. One event per object is run, since what becomes of
+/// it decides about the next.
+pub(super) async fn guard<'l>(
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    leases: &[&'l Lease],
+) -> Result<Vec<Guarded<'l>>, StoreError> {
+    let Some(by) = &handler.spec.apply_if_newer else {
+        return Ok(leases.iter().map(|_| Guarded::Run(None)).collect());
+    };
+    let payloads = if by.reads_body() {
+        let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+        handling::payloads_within(transaction, &events).await?
+    } else {
+        HashMap::new()
+    };
+    let versions: Vec<Option<Versioned<'l>>> = leases
+        .iter()
+        .map(|lease| versioned(by, lease, payloads.get(&lease.event_id)))
+        .collect();
+    let entities: Vec<&str> = versions.iter().flatten().map(|v| v.entity).collect();
+    if entities.is_empty() {
+        return Ok(versions.into_iter().map(Guarded::Run).collect());
+    }
+    let applied = latest::lock(transaction, handler.id, &entities, &by.to_string()).await?;
+    let mut taken = HashSet::new();
+    Ok(versions
+        .into_iter()
+        .map(|found| {
+            let Some(this) = found else {
+                return Guarded::Run(None);
+            };
+            if !taken.insert(this.entity) {
+                return Guarded::Later;
+            }
+            match applied
+                .get(this.entity)
+                .and_then(|last| stale(&this.version, last))
+            {
+                Some(verdict) => Guarded::Stale(verdict),
+                None => Guarded::Run(Some(this)),
+            }
+        })
+        .collect())
+}
+
+/// The same for one call, before it is sent.
+pub(super) async fn guard_call<'l>(
+    context: &Context,
+    handler: &ActiveHandler,
+    lease: &'l Lease,
+    payload: &Payload,
+) -> Result<Guarded<'l>, StoreError> {
+    let Some(by) = &handler.spec.apply_if_newer else {
+        return Ok(Guarded::Run(None));
+    };
+    let Some(this) = versioned(by, lease, Some(payload)) else {
+        return Ok(Guarded::Run(None));
+    };
+    let connection = context.store.dispatch().await?;
+    let last = latest::read(&connection, handler.id, this.entity, &by.to_string()).await?;
+    Ok(match last.and_then(|last| stale(&this.version, &last)) {
+        Some(verdict) => Guarded::Stale(verdict),
+        None => Guarded::Run(Some(this)),
+    })
+}
+
+fn versioned<'l>(
+    by: &VersionBy,
+    lease: &'l Lease,
+    payload: Option<&Payload>,
+) -> Option<Versioned<'l>> {
+    let event = lease.event.as_ref()?;
+    let body = payload.map(|p| p.body.as_slice()).unwrap_or_default();
+    Some(Versioned {
+        event_id: lease.event_id,
+        entity: event.entity.as_deref()?,
+        version: by.version(event.occurred_at, body)?,
+    })
+}
+
+/// The verdict on an event that is older than `last`. One as new as that is not stale: two changes
+/// within a second may have the same time.
+fn stale(version: &Version, last: &str) -> Option<Verdict> {
+    version.is_older_than(last).then(|| Verdict::Skip {
+        reason: format!("stale: version {version} is older than {last}, which was applied"),
+    })
+}

@@ -1,0 +1,196 @@
+//! `apply_if_newer`: what is older than what was applied is skipped.
+
+use std::sync::Arc;
+
+use oncehook::HandlerSpec;
+use oncehook::dispatch::{HandlerKind, HttpTarget};
+use oncehook::domain::{LaneBy, SecretText, VersionBy};
+use serde_json::{Value, json};
+
+use crate::support::inbox::{Inbox, dispatch, event, every, quick, sql, stripe_source};
+use crate::support::{Gate, Receiver, Reply, until};
+
+/// Keeps the state that came last, whatever it is: only the order of handling decides.
+const STATES: &str = "
+CREATE SCHEMA app;
+CREATE TABLE app.states (id text PRIMARY KEY, state text NOT NULL, writes int NOT NULL DEFAULT 1);
+CREATE FUNCTION app.set_state(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  now text := oncehook.body_json(event) #>> '{data,object,state}';
+BEGIN
+  INSERT INTO app.states VALUES (event.entity, now)
+  ON CONFLICT (id) DO UPDATE SET state = EXCLUDED.state, writes = states.writes + 1;
+  IF now = 'broken' THEN RAISE EXCEPTION 'no such state' USING ERRCODE = 'OH001'; END IF;
+END $$;
+";
+
+/// An event about an object, which happened at this second.
+fn happened(id: &str, object: &str, state: &str, at_s: i64) -> Value {
+    let mut event = event(
+        id,
+        "sub.updated",
+        json!({"id": object, "state": state, "version": at_s}),
+    );
+    event["created"] = (1_760_000_000 + at_s).into();
+    event
+}
+
+fn states(by: &str) -> HandlerSpec {
+    HandlerSpec {
+        apply_if_newer: Some(VersionBy::parse(by).unwrap()),
+        ..sql("states", "app.set_state")
+    }
+}
+
+#[tokio::test]
+async fn f51_whatever_the_order_the_newest_state_stays() {
+    for by in ["occurred_at", "json:/data/object/version"] {
+        let inbox = Inbox::start(STATES, vec![states(by)]).await;
+        let second = Inbox::on(
+            Arc::clone(&inbox.db),
+            vec![stripe_source()],
+            vec![states(by)],
+            Some(dispatch()),
+        )
+        .await;
+        // Forty objects, created and updated, at once and in every order.
+        let send = |node: Arc<Inbox>, events: Vec<Value>| {
+            tokio::spawn(async move {
+                for event in events {
+                    node.put(&event).await;
+                }
+            })
+        };
+        let (inbox, second) = (Arc::new(inbox), Arc::new(second));
+        let created = |n: usize| happened(&format!("evt_c{n}"), &format!("sub_{n}"), "created", 1);
+        let updated = |n: usize| happened(&format!("evt_u{n}"), &format!("sub_{n}"), "updated", 2);
+        let mut sent = Vec::new();
+        for n in 0..40 {
+            match n % 3 {
+                0 => sent.push(send(Arc::clone(&inbox), vec![created(n), updated(n)])),
+                1 => sent.push(send(Arc::clone(&inbox), vec![updated(n), created(n)])),
+                _ => {
+                    sent.push(send(Arc::clone(&inbox), vec![created(n)]));
+                    sent.push(send(Arc::clone(&second), vec![updated(n)]));
+                }
+            }
+        }
+        for sent in sent {
+            sent.await.unwrap();
+        }
+        until("nothing is left to do", async || {
+            inbox.db.count("delivery").await == 0
+        })
+        .await;
+        let states: Vec<String> = inbox.db.all("SELECT DISTINCT state FROM app.states").await;
+        assert_eq!(states, ["updated"], "{by}");
+        // Each event has ended, and what was not written was skipped for its age.
+        let skipped: i64 = inbox
+            .db
+            .one("SELECT count(*) FROM oncehook.outcome WHERE result = 'skipped' AND reason LIKE 'stale: %'")
+            .await;
+        let writes: i64 = inbox.db.one("SELECT sum(writes) FROM app.states").await;
+        assert_eq!(skipped + writes, 80, "{by}");
+        let odd: i64 = inbox
+            .db
+            .one("SELECT count(*) FROM oncehook.outcome WHERE result NOT IN ('succeeded', 'skipped')")
+            .await;
+        assert_eq!(odd, 0);
+        inbox.db.verify().await;
+    }
+}
+
+#[tokio::test]
+async fn f51_an_older_event_is_skipped_visibly_and_one_of_the_same_second_is_not() {
+    let inbox = Inbox::start(STATES, vec![states("occurred_at")]).await;
+    inbox.put(&happened("evt_2", "sub_1", "active", 2)).await;
+    inbox.until_outcome("evt_2", "states").await;
+    inbox.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    let (result, timeline) = inbox.until_outcome("evt_1", "states").await;
+    assert_eq!(result, "skipped");
+    let reason = timeline.outcomes[0].reason.clone().unwrap();
+    assert!(
+        reason.starts_with("stale: version 1760000001000000 is older than 1760000002000000"),
+        "{reason}"
+    );
+    inbox.put(&happened("evt_3", "sub_1", "paused", 2)).await;
+    let (result, _) = inbox.until_outcome("evt_3", "states").await;
+    assert_eq!(result, "succeeded");
+    // About another object, and about none: nothing to compare with.
+    inbox.put(&happened("evt_4", "sub_2", "trial", 1)).await;
+    assert_eq!(inbox.until_outcome("evt_4", "states").await.0, "succeeded");
+    let state: String = inbox
+        .db
+        .one("SELECT state FROM app.states WHERE id = 'sub_1'")
+        .await;
+    assert_eq!(state, "paused");
+}
+
+#[tokio::test]
+async fn what_failed_was_not_applied() {
+    let inbox = Inbox::start(STATES, vec![states("occurred_at")]).await;
+    inbox.put(&happened("evt_2", "sub_1", "broken", 2)).await;
+    assert_eq!(inbox.until_outcome("evt_2", "states").await.0, "dead");
+    inbox.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    assert_eq!(inbox.until_outcome("evt_1", "states").await.0, "succeeded");
+    let state: String = inbox.db.one("SELECT state FROM app.states").await;
+    assert_eq!(state, "trial");
+}
+
+#[tokio::test]
+async fn versions_that_are_read_from_elsewhere_are_not_compared() {
+    let inbox = Inbox::start(STATES, vec![states("occurred_at")]).await;
+    inbox.put(&happened("evt_2", "sub_1", "active", 2)).await;
+    inbox.until_outcome("evt_2", "states").await;
+    inbox
+        .engine
+        .reload(
+            vec![stripe_source()],
+            vec![states("json:/data/object/version")],
+        )
+        .await
+        .unwrap();
+    inbox.put(&happened("evt_3", "sub_1", "paused", 3)).await;
+    assert_eq!(inbox.until_outcome("evt_3", "states").await.0, "succeeded");
+    inbox.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    assert_eq!(inbox.until_outcome("evt_1", "states").await.0, "skipped");
+}
+
+#[tokio::test]
+async fn an_older_event_is_not_called_out() {
+    let receiver = Receiver::start().await;
+    let target = HttpTarget {
+        url: receiver.url("/hooks"),
+        secrets: vec![(
+            "a".into(),
+            SecretText::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ="),
+        )],
+    };
+    let handler = HandlerSpec {
+        lane: Some(LaneBy::Entity),
+        apply_if_newer: Some(VersionBy::OccurredAt),
+        ..quick(HandlerSpec::new(
+            "calls",
+            every(),
+            HandlerKind::Http(target),
+        ))
+    };
+    let inbox = Inbox::start("", vec![handler]).await;
+    let gate = Gate::closed();
+    receiver.reply(Reply::status(200).behind(&gate));
+    inbox.put(&happened("evt_2", "sub_1", "active", 2)).await;
+    receiver.until_requests(1).await;
+    // It comes while the newer one is on its way.
+    inbox.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    gate.open();
+    assert_eq!(inbox.until_outcome("evt_2", "calls").await.0, "succeeded");
+    assert_eq!(inbox.until_outcome("evt_1", "calls").await.0, "skipped");
+    inbox.put(&happened("evt_3", "sub_1", "paused", 3)).await;
+    assert_eq!(inbox.until_outcome("evt_3", "calls").await.0, "succeeded");
+    let called: Vec<String> = receiver
+        .requests()
+        .iter()
+        .map(|request| request.header("oncehook-event-key").unwrap().to_owned())
+        .collect();
+    assert_eq!(called, ["evt_2", "evt_3"]);
+}
