@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::domain::{Digest, EventKey, EventState, Item, Reading, Route};
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
+use crate::store::lanes::LaneOf;
 use crate::store::transaction::{
     Transaction, is_connection_error, is_missing_partition, is_stale_session, is_transient,
 };
@@ -115,15 +116,7 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
     }
     let fates = reserve_and_record(&connection, batch, &requests, &items).await;
     // Also after an error: a COMMIT whose answer was lost may have gone through. No answer waits.
-    store.recheck_lanes(
-        items
-            .iter()
-            .flat_map(|item| item.routes)
-            .filter_map(|route| {
-                let lane = route.lane.as_ref()?;
-                Some((route.handler, lane.as_str().to_owned()))
-            }),
-    );
+    store.recheck_lanes(lanes_of(&items));
     let fates = fates?;
     // The answers are built before this point; nothing below can fail.
     let mut fates = fates.into_iter();
@@ -133,6 +126,15 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             items: fates.by_ref().take(s.items.len()).collect(),
         })
         .collect())
+}
+
+/// Where deliveries of a batch wait for their turn.
+fn lanes_of(items: &[NewItem<'_>]) -> impl Iterator<Item = LaneOf> {
+    let routes = items.iter().flat_map(|item| item.routes);
+    routes.filter_map(|route| {
+        let lane = route.lane.as_ref()?;
+        Some((route.handler, lane.as_str().to_owned()))
+    })
 }
 
 async fn reserve_and_record(

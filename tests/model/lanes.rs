@@ -56,6 +56,7 @@ enum Look {
     Locked(usize),
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct State {
     rows: [Row; ROWS],
@@ -191,9 +192,9 @@ impl Model for Lane {
         }
         match state.end {
             End::None if state.rows.contains(&Row::Leased) => actions.push(Action::Delete),
-            End::None => {}
+            // A look that holds the row is waited for.
             End::Deleted if state.lowest() != Some(Err(())) => actions.push(Action::Promote),
-            End::Deleted => {}
+            End::None | End::Deleted => {}
             End::Promoted(_) => actions.push(Action::CommitEnd),
         }
         if state.end != End::None && state.deaths < self.deaths {

@@ -418,7 +418,7 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("attempt_count", Broken)],
         "UPDATE ~delivery SET failures = 2 WHERE event_id = @no",
-        "2 failures and 0 losses, recorded: 0 and 0",
+        "2 failures, 0 losses and 0 not yet, recorded: 0, 0 and 0",
     )
     .event("evt_no")
     .of("ledger", 2),
