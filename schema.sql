@@ -124,6 +124,7 @@ END $$;
 -- handler took it). pending, dead, failed and succeeded are derived from deliveries and outcomes.
 -- `routes`: ids of the handlers it was fanned out to when it came.
 -- `correlation_id`: of the request that brought it; on every log line from there to the handler.
+-- `caused_by`: the event whose handler emitted it.
 CREATE TABLE oncehook.event (
   id           uuid PRIMARY KEY,
   request_id   uuid NOT NULL,
@@ -140,7 +141,8 @@ CREATE TABLE oncehook.event (
   correlation_id uuid NOT NULL,
   state        text COLLATE "C" CHECK (state IN ('unreadable', 'ignored', 'unrecognized')),
   state_reason text COLLATE "C",
-  routes       int[] NOT NULL
+  routes       int[] NOT NULL,
+  caused_by    uuid
 ) PARTITION BY RANGE (id);
 
 -- Later copies of known events: one row per event, secret and batch.
@@ -155,6 +157,25 @@ CREATE TABLE oncehook.receipt (
   secret_label text COLLATE "C" NOT NULL
 ) PARTITION BY RANGE (received_at);
 CREATE INDEX receipt_event ON oncehook.receipt (event_id);
+
+-- An event emitted inside a transaction, on its way to be stored like any other.
+-- Written: by oncehook.emit, in the transaction of a handler or of an application. Deleted by the
+-- ingest transaction that stores it.
+-- Invariant: it is here, or stored under its key, exactly if its transaction has committed.
+-- `lease_until`: a node has taken it and is storing it; what was not stored then is taken again.
+CREATE TABLE oncehook.emitted (
+  id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  source_id      int NOT NULL,
+  key            text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1024),
+  type           text COLLATE "C",
+  entity         text COLLATE "C",
+  occurred_at    timestamptz,
+  body           bytea NOT NULL,
+  caused_by      uuid,
+  correlation_id uuid NOT NULL,
+  emitted_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  lease_until    timestamptz NOT NULL DEFAULT '-infinity'
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 1);
 
 -- Handling -----------------------------------------------------------------------------------------
 
@@ -382,6 +403,42 @@ BEGIN
 EXCEPTION WHEN data_exception THEN
   RETURN NULL;
 END $$;
+
+-- Emits an event to an internal source: it is stored and handled exactly if this transaction commits.
+-- `cause` is what a handler was called with. Raises what is wrong with its arguments.
+CREATE FUNCTION oncehook.emit_bytes(
+  source text, key text, type text, body bytea, entity text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL,
+  cause oncehook.delivered DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  to_source int;
+BEGIN
+  SELECT s.id INTO to_source FROM oncehook.source s WHERE s.name = emit_bytes.source AND s.recipe = 'internal';
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'oncehook.emit: no source % with provider = "internal" is registered', quote_nullable(source)
+      USING HINT = 'A running node registers the sources of its configuration.';
+  END IF;
+  IF key IS NULL OR octet_length(key) NOT BETWEEN 1 AND 1024 THEN
+    RAISE EXCEPTION 'oncehook.emit: a key has 1 to 1024 bytes';
+  END IF;
+  IF body IS NULL OR octet_length(body) > 1048576 THEN
+    RAISE EXCEPTION 'oncehook.emit: a body is given and has 1 MiB at most';
+  END IF;
+  IF octet_length(type) > 1024 OR octet_length(entity) > 1024 THEN
+    RAISE EXCEPTION 'oncehook.emit: type and entity have 1024 bytes at most';
+  END IF;
+  INSERT INTO oncehook.emitted (source_id, key, type, entity, occurred_at, body, caused_by, correlation_id)
+  VALUES (to_source, key, type, entity, coalesce(occurred_at, clock_timestamp()), body, cause.id,
+          coalesce((SELECT e.correlation_id FROM oncehook.event e WHERE e.id = cause.id), gen_random_uuid()));
+END $$;
+
+-- The same with a JSON body.
+CREATE FUNCTION oncehook.emit(
+  source text, key text, type text, body jsonb, entity text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL,
+  cause oncehook.delivered DEFAULT NULL
+) RETURNS void LANGUAGE sql AS $$
+  SELECT oncehook.emit_bytes(source, key, type, convert_to(body::text, 'UTF8'), entity, occurred_at, cause);
+$$;
 
 -- Runs a `sql` handler over the locked deliveries of a settle batch, each in a block of its own,
 -- until `budget` of handler time is spent. Returns one row per delivery it ran. An ordinary

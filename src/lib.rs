@@ -86,7 +86,7 @@ pub mod telemetry;
 
 pub use async_trait::async_trait;
 pub use dispatch::{
-    Answer, Delivered, DispatchConfig, Function, HandlerError, HandlerKind, HandlerSpec,
+    Answer, Delivered, DispatchConfig, Emit, Function, HandlerError, HandlerKind, HandlerSpec,
     HttpTarget, Work,
 };
 pub use domain::{Pattern, Policy, RetryPolicy};

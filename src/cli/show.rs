@@ -101,6 +101,10 @@ fn head(timeline: &Timeline) -> Vec<String> {
         None => event.state.clone(),
     };
     let id = event.event_id.to_string();
+    let cause = timeline
+        .caused_by
+        .as_ref()
+        .map(|cause| format!("{} {}", cause.source, cause.key));
     let rows = [
         ("event", Some(event.key.as_str())),
         ("source", Some(event.source.as_str())),
@@ -112,6 +116,7 @@ fn head(timeline: &Timeline) -> Vec<String> {
         ("mode", timeline.mode.as_deref()),
         ("sha256", Some(timeline.raw_digest.as_str())),
         ("trace", timeline.correlation_id.as_deref()),
+        ("cause", cause.as_deref()),
     ];
     rows.into_iter()
         .filter_map(|(name, value)| Some(format!("{name:<8} {}", clean(value?))))
@@ -251,7 +256,7 @@ fn short(digest: &str) -> &str {
 mod tests {
     use super::*;
     use crate::store::query::{
-        AttemptInfo, AuditInfo, ConflictInfo, EventSummary, OutcomeInfo, ReceiptInfo, RequestInfo,
+        AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, EventSummary, OutcomeInfo, ReceiptInfo, RequestInfo,
     };
 
     fn at(second: u32) -> Timestamp {
@@ -276,6 +281,10 @@ mod tests {
             state_reason: None,
             raw_digest: "ab".repeat(32),
             correlation_id: None,
+            caused_by: Some(CauseInfo {
+                source: "shop".into(),
+                key: "order_1".into(),
+            }),
             request: Some(RequestInfo {
                 received_at: at(2),
                 body_bytes: 512,

@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use crate::domain::{Mode, SecretText};
 use crate::provider::{self, HmacOptions, OnConflict, Options, Source};
 
+use crate::provider::internal;
+
 use super::problem::nearest;
 use super::secret::{self, Vault};
 use super::section::Section;
@@ -103,7 +105,10 @@ fn read(
 ) -> Option<SourceSettings> {
     let public_url = public_url(section);
     let provider = provider(section, public_url.clone());
-    let secrets = secret::read_all(section, vault, provider.as_deref(), now);
+    let secrets = match &provider {
+        Some(provider) if !provider.receives_requests() => Vec::new(),
+        _ => secret::read_all(section, vault, provider.as_deref(), now),
+    };
     let accept_modes = accept_modes(section);
     if accept_modes.is_some()
         && provider
@@ -147,7 +152,7 @@ fn provider(
     section: &Section<'_>,
     public_url: Option<String>,
 ) -> Option<std::sync::Arc<dyn provider::Provider>> {
-    let known = provider::NAMES.join(", ");
+    let known = format!("{} or {}", provider::NAMES.join(", "), internal::NAME);
     let name = section.required("provider", &format!("one of {known}"));
     let options = Options {
         tolerance: section.positive("tolerance"),
@@ -156,7 +161,12 @@ fn provider(
         hmac: hmac(section),
     };
     let name = name?;
-    if !provider::NAMES.contains(&name) {
+    if name == internal::NAME {
+        section.refuse(
+            &["secrets", "accept_modes", "on_conflict"],
+            "belongs to a source that takes requests, not to an internal one",
+        );
+    } else if !provider::NAMES.contains(&name) {
         let hint = nearest(name, provider::NAMES.iter().copied()).map_or_else(
             || format!("known: {known}"),
             |near| format!("did you mean {near:?}?"),

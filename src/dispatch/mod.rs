@@ -29,7 +29,7 @@ use crate::store::Store;
 pub(crate) use active::{Active, ActiveHandler, Registry};
 pub(crate) use handler::http::client as http_client;
 pub use handler::{
-    Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, Work,
+    Answer, Delivered, Emit, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, Work,
 };
 
 /// Settings of a node's dispatcher.
@@ -60,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) http: reqwest::Client,
     pub(crate) stopping: watch::Receiver<bool>,
+    /// Told when a handler may have emitted something.
+    pub(crate) emitted: Arc<Notify>,
 }
 
 impl Context {
@@ -85,6 +87,7 @@ impl Dispatcher {
         http: reqwest::Client,
         config: DispatchConfig,
         wake: Arc<Notify>,
+        emitted: Arc<Notify>,
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
         let context = Context {
@@ -92,6 +95,7 @@ impl Dispatcher {
             registry,
             http,
             stopping,
+            emitted,
         };
         Self {
             stop,

@@ -54,6 +54,7 @@ pub(super) async fn transactional(
         context.store.recheck_lanes(lanes::of(&batch));
         match settled {
             Ok(rest) => {
+                context.emitted.notify_one();
                 for lease in rest.not_run.into_iter().rev() {
                     waiting.push_front(lease);
                 }

@@ -17,8 +17,9 @@ use crate::dispatch::{
     Active, ActiveHandler, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Registry,
     http_client,
 };
-use crate::domain::{Digest, Item, LaneSource, Reading, Refusal, Route, Routes};
-use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable};
+use crate::domain::{Digest, Reading, Refusal, Routes};
+use crate::ingest::relay::{self, Internals};
+use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable, routes_of};
 use crate::provider::{self, Provider, SettingError, Source};
 use crate::store::registry::Name;
 use crate::store::{Store, StoreError};
@@ -126,6 +127,7 @@ impl Engine {
 
         let stored = Arc::new(Notify::new());
         let wake = Arc::new(Notify::new());
+        let emitted = Arc::new(Notify::new());
         let ingest = Ingest::start(store.clone(), config.ingest, Arc::clone(&stored));
         let dispatcher = match config.dispatch {
             Some(dispatch) => {
@@ -136,12 +138,21 @@ impl Engine {
                     http,
                     dispatch,
                     Arc::clone(&wake),
+                    Arc::clone(&emitted),
                 ))
             }
             None => None,
         };
+        let relayed = Arc::clone(&registry);
+        let relay = relay::run(
+            store.clone(),
+            move || internals(&relayed.current()),
+            emitted,
+            Arc::clone(&stored),
+        );
         let refusals = Refusals::start(store.clone());
         let background = vec![
+            tokio::spawn(relay),
             tokio::spawn(background::keep(store.clone())),
             tokio::spawn(background::promote(store.clone(), Arc::clone(&stored))),
             tokio::spawn(background::mend_lanes(store.clone(), Arc::clone(&stored))),
@@ -177,10 +188,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The source of this name.
+    /// The source of this name that takes requests.
     pub fn source(&self, name: &str) -> Option<ActiveSource> {
         let active = self.0.registry.current();
         let (id, source) = active.sources.get(name).cloned()?;
+        if !source.provider.receives_requests() {
+            return None;
+        }
         Some(ActiveSource { id, source, active })
     }
 
@@ -304,24 +318,6 @@ impl Engine {
     }
 }
 
-/// Which handlers take each item, and where it waits for its turn there.
-fn routes_of(routes: &Routes, submission: &Submission) -> Vec<Vec<Route>> {
-    let body = &submission.request.body;
-    let of = |item: &Item| match item.reading {
-        Reading::Event => routes.of(
-            &submission.source.name,
-            item.event_type.as_deref(),
-            LaneSource {
-                entity: item.entity.as_deref(),
-                account: item.account.as_deref(),
-                body: body.get(item.range.clone()).unwrap_or_default(),
-            },
-        ),
-        Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
-    };
-    submission.items.iter().map(of).collect()
-}
-
 /// PostgreSQL text cannot hold NUL; these texts only inform, the bytes are kept in the body.
 fn without_nul(text: &mut Option<String>) {
     if let Some(text) = text
@@ -345,6 +341,17 @@ fn count(source: &str, receipt: &Receipt) {
         {
             tracing::error!(source, event.id = %event_id, "conflict: other content under a known key; recorded, not processed");
         }
+    }
+}
+
+/// What the relay of emitted events needs of the current set.
+fn internals(active: &Active) -> Internals {
+    let internal = |(id, source): &(i32, Arc<Source>)| {
+        (!source.provider.receives_requests()).then(|| (*id, Arc::clone(source)))
+    };
+    Internals {
+        sources: active.sources.values().filter_map(internal).collect(),
+        routes: active.routes.clone(),
     }
 }
 

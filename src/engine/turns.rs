@@ -12,12 +12,12 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use crate::dispatch::{ActiveHandler, Context, HandlerSpec, Registry, claim, http_client, reap};
-use crate::ingest::{self, Receipt, Submission, Unavailable};
+use crate::ingest::{self, Receipt, Submission, Unavailable, routes_of};
 use crate::provider::Source;
 use crate::store::delivery::{self, Lease, Quota};
 use crate::store::{Store, StoreError};
 
-use super::{EngineError, activate, routes_of};
+use super::{EngineError, activate};
 
 /// A node without its loops.
 #[derive(Debug, Clone)]
@@ -64,6 +64,7 @@ impl Turns {
                 registry,
                 http,
                 stopping,
+                emitted: Arc::default(),
             },
             _stop: Arc::new(stop),
         })

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::domain::{Digest, Refusal};
 use crate::engine::{ActiveSource, Rejection};
-use crate::ingest::{Receipt, StoredRequest, Submission};
+use crate::ingest::{Origin, Receipt, StoredRequest, Submission};
 use crate::provider::{self, Verified};
 use crate::telemetry;
 
@@ -127,6 +127,7 @@ impl Visit<'_> {
             request: self.stored(&headers, verified.secret_label, active, body),
             items,
             routes: Vec::new(),
+            origin: Origin::Request,
         };
         match self.submit(active, submission).await {
             Some(receipt) => answer::to(source, &receipt, refused),

@@ -16,7 +16,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry;
 
 use super::judge::judge;
-use super::{Fate, Receipt, Submission, Unavailable};
+use super::{Fate, Origin, Receipt, Submission, Unavailable};
 
 /// Tries of a batch that meets a deadlock, a serialization failure or a lock time-out. Together
 /// with the pauses they stay well inside the time a sender waits.
@@ -104,7 +104,7 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             s.items
                 .iter()
                 .enumerate()
-                .map(move |(n, item)| new_item(request, item, s.routes.get(n)))
+                .map(move |(n, item)| new_item(request, item, s.routes.get(n), s.origin))
         })
         .collect();
     if items.is_empty() {
@@ -144,8 +144,20 @@ async fn reserve_and_record(
     items: &[NewItem<'_>],
 ) -> Result<Vec<(Uuid, Fate)>, StoreError> {
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
-    let fates = settle_losers(&transaction, batch, items, &won).await;
-    transaction.end(fates).await
+    let recorded = async {
+        let fates = settle_losers(&transaction, batch, items, &won).await?;
+        let emitted = batch.iter().filter_map(|submission| match submission.origin {
+            Origin::Emitted { id, .. } => Some(id),
+            Origin::Request => None,
+        });
+        let emitted: Vec<i64> = emitted.collect();
+        if !emitted.is_empty() {
+            ingest::take_emitted(&transaction, &emitted).await?;
+        }
+        Ok(fates)
+    };
+    let recorded = recorded.await;
+    transaction.end(recorded).await
 }
 
 /// Reads the losers in a statement of their own, judges them, records receipts and conflicts.
@@ -238,7 +250,12 @@ fn new_request(submission: &Submission) -> NewRequest<'_> {
     }
 }
 
-fn new_item<'a>(request: usize, item: &'a Item, routes: Option<&'a Vec<Route>>) -> NewItem<'a> {
+fn new_item<'a>(
+    request: usize,
+    item: &'a Item,
+    routes: Option<&'a Vec<Route>>,
+    origin: Origin,
+) -> NewItem<'a> {
     let routes: &[Route] = routes.map(Vec::as_slice).unwrap_or_default();
     let (state, routes): (_, &[Route]) = match item.reading {
         Reading::Unreadable(reason) => (Some((EventState::Unreadable, Some(reason))), &[]),
@@ -250,6 +267,10 @@ fn new_item<'a>(request: usize, item: &'a Item, routes: Option<&'a Vec<Route>>) 
         request,
         item,
         state,
+        caused_by: match origin {
+            Origin::Request => None,
+            Origin::Emitted { caused_by, .. } => caused_by,
+        },
         routes,
     }
 }

@@ -6,6 +6,7 @@
 mod batch;
 mod judge;
 mod queue;
+pub(crate) mod relay;
 
 pub(crate) use batch::write;
 pub use queue::{Ingest, IngestConfig};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::domain::{Item, Route};
+use crate::domain::{Item, LaneSource, Reading, Route, Routes};
 use crate::provider::Source;
 
 /// The raw request to keep.
@@ -52,6 +53,23 @@ pub struct Submission {
     /// Handlers each item is fanned out to, in the items' order. Only items that read as events
     /// get deliveries.
     pub routes: Vec<Vec<Route>>,
+    /// How it came here.
+    pub origin: Origin,
+}
+
+/// How a submission came here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// By a request.
+    #[default]
+    Request,
+    /// Emitted inside a transaction.
+    Emitted {
+        /// Its place in the outbox, which it leaves when it is stored.
+        id: i64,
+        /// The event whose handler emitted it.
+        caused_by: Option<Uuid>,
+    },
 }
 
 /// What became of one item.
@@ -80,4 +98,22 @@ pub struct Receipt {
 pub struct Unavailable {
     /// Stable word for logs and metrics: `queue_full`, `database`, `shutting_down`, `too_slow`.
     pub reason: &'static str,
+}
+
+/// Which handlers take each item, and where it waits for its turn there.
+pub(crate) fn routes_of(routes: &Routes, submission: &Submission) -> Vec<Vec<Route>> {
+    let body = &submission.request.body;
+    let of = |item: &Item| match item.reading {
+        Reading::Event => routes.of(
+            &submission.source.name,
+            item.event_type.as_deref(),
+            LaneSource {
+                entity: item.entity.as_deref(),
+                account: item.account.as_deref(),
+                body: body.get(item.range.clone()).unwrap_or_default(),
+            },
+        ),
+        Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
+    };
+    submission.items.iter().map(of).collect()
 }

@@ -11,6 +11,7 @@
 //! | `declared`, `presets` | both halves as one preset, and the table of them |
 //! | `hmac` | a table entry made of the source's own options |
 //! | `adyen` | the one that needs code: signatures inside the items |
+//! | `internal` | events emitted in the database: no sender |
 //! | `compare` | the only comparison of signatures |
 
 mod adyen;
@@ -21,6 +22,7 @@ mod fixtures;
 mod form;
 mod headers;
 mod hmac;
+pub(crate) mod internal;
 mod key;
 mod mac;
 mod options;
@@ -149,6 +151,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The id recipe in words that never change while keys made by it are stored. A source whose
     /// recipe differs from the stored one is refused at start.
     fn recipe(&self) -> String;
+
+    /// Whether its events come by HTTP. Those of an internal source are emitted in the database.
+    fn receives_requests(&self) -> bool {
+        true
+    }
 
     /// Whether its events tell live from test, so that a source can accept one of them only.
     fn has_modes(&self) -> bool {

@@ -8,7 +8,7 @@ use super::mac::{Encoding, Hash};
 use super::scheme::Unit;
 
 /// Options of one source. A preset that does not know one of them refuses it by name.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     /// Window of the signed time, both ways and inclusive.
     pub tolerance: Option<Duration>,
@@ -21,7 +21,7 @@ pub struct Options {
 }
 
 /// `[source.hmac]`: any HMAC scheme with one signature in one header.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HmacOptions {
     /// Header that carries the signature.

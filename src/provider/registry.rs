@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::presets::TABLE;
-use super::{Options, Provider, SettingError, adyen, hmac};
+use super::{Options, Provider, SettingError, adyen, hmac, internal};
 
-/// Every name that `provider = "..."` takes.
+/// Every name that `provider = "..."` takes for a sender; beside them there is `internal`.
 pub const NAMES: [&str; 5] = ["stripe", "adyen", "standard-webhooks", "github", "hmac"];
 
 /// What `oncehook providers` says about one dialect of a preset.
@@ -71,6 +71,15 @@ pub fn list() -> Vec<PresetInfo> {
 /// # Ok::<(), oncehook::provider::SettingError>(())
 /// ```
 pub fn build(name: &str, options: &Options) -> Result<Arc<dyn Provider>, SettingError> {
+    if name == internal::NAME {
+        return if *options == Options::default() {
+            Ok(Arc::new(internal::Internal))
+        } else {
+            Err(SettingError(
+                "an internal source has no options: its events are emitted in the database".to_owned(),
+            ))
+        };
+    }
     if !NAMES.contains(&name) {
         return Err(SettingError(format!(
             "no provider is called {name:?}; there are {}",

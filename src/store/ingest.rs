@@ -10,10 +10,11 @@ use crate::domain::{Digest, EventState, Item, Lane, Route};
 
 use super::StoreError;
 use super::connection::Connection;
-use super::transaction::{Limits, Transaction};
+use super::transaction::{Limits, Transaction, expect_rows};
 
 const RESERVE: &str = include_str!("sql/ingest_reserve.sql");
 const KNOWN: &str = include_str!("sql/ingest_known.sql");
+const EMITTED_STORED: &str = include_str!("sql/emitted_stored.sql");
 const RECEIPTS: &str = include_str!("sql/ingest_receipts.sql");
 const CONFLICTS: &str = include_str!("sql/ingest_conflicts.sql");
 
@@ -39,6 +40,8 @@ pub(crate) struct NewItem<'a> {
     pub(crate) item: &'a Item,
     /// State fixed at insert, with the reason for people.
     pub(crate) state: Option<(EventState, Option<&'a str>)>,
+    /// The event whose handler emitted it.
+    pub(crate) caused_by: Option<Uuid>,
     /// Handlers it is fanned out to; empty when it has a fixed state.
     pub(crate) routes: &'a [Route],
 }
@@ -166,7 +169,9 @@ pub(crate) async fn reserve<'c, 'a>(
         .map(|(_, route)| route.lane.as_ref().map(Lane::as_str))
         .collect();
 
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 31] = [
+    let i_cause: Vec<Option<Uuid>> = items.iter().map(|i| i.caused_by).collect();
+
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 32] = [
         &r_no,
         &r_source,
         &r_body,
@@ -198,6 +203,7 @@ pub(crate) async fn reserve<'c, 'a>(
         &f_no,
         &f_handler,
         &f_lane,
+        &i_cause,
     ];
     // Sent back to back: one round trip. A statement behind a failed BEGIN text fails too.
     let (transaction, rows) = tokio::join!(
@@ -222,6 +228,15 @@ pub(crate) async fn reserve<'c, 'a>(
         }
     }
     Ok((transaction, won))
+}
+
+/// Removes emitted events from the outbox that this transaction stores.
+pub(crate) async fn take_emitted(
+    transaction: &Transaction<'_>,
+    ids: &[i64],
+) -> Result<(), StoreError> {
+    let taken = transaction.execute(EMITTED_STORED, &[&ids]).await?;
+    expect_rows("emitted_stored", taken, ids.len())
 }
 
 /// Reads the losers; `None` for a key that is gone again, which must be reserved once more.

@@ -17,6 +17,7 @@ pub(crate) mod latest;
 pub(crate) mod locked;
 pub mod migrate;
 mod names;
+pub(crate) mod outbox;
 mod pooling;
 pub mod query;
 pub(crate) mod registry;
@@ -39,7 +40,7 @@ pub use error::StoreError;
 pub use replay::ReplayRequest;
 pub use settings::Settings;
 pub(crate) use signal::Signal;
-pub use work::Work;
+pub use work::{Emit, Work};
 
 use connection::{Lent, Pool};
 use lanes::Pending;

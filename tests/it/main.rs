@@ -25,6 +25,7 @@ mod interleave;
 mod judge;
 mod lanes;
 mod names;
+mod outbox;
 mod postgres;
 mod readme;
 mod rename;

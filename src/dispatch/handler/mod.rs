@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::domain::{LaneBy, Pattern, Policy, SecretText, VersionBy};
 
-pub use crate::store::Work;
+pub use crate::store::{Emit, Work};
 pub use function::{Answer, Delivered, Function, HandlerError};
 
 /// A handler as configured.

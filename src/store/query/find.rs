@@ -32,14 +32,12 @@ impl Store {
             return Err(unknown());
         }
         let connection = self.queries().await?;
-        let as_first_part = match EventKey::of(key) {
-            Ok(escaped) => format!("{}:", escaped.as_str()),
-            // Longer than any id: it can only be a whole key.
-            Err(_) => format!("{key}:"),
-        };
+        // What is longer than any id can only be a whole key.
+        let as_key = EventKey::of(key).map_or_else(|_| key.to_owned(), |id| id.as_str().to_owned());
+        let as_first_part = format!("{as_key}:");
         let snapshot = Transaction::snapshot(&connection, Limits::SHORT).await?;
         let rows = snapshot
-            .query(FIND, &[&source, &key, &as_first_part])
+            .query(FIND, &[&source, &key, &as_first_part, &as_key])
             .await?;
         snapshot.commit().await?;
         let row = match rows.as_slice() {

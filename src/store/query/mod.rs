@@ -82,6 +82,8 @@ pub struct Timeline {
     pub raw_digest: String,
     /// Correlation id of the request that brought it.
     pub correlation_id: Option<String>,
+    /// The event whose handler emitted it.
+    pub caused_by: Option<CauseInfo>,
     /// The first request that brought it; `None` once the payload was dropped.
     pub request: Option<RequestInfo>,
     /// Later copies: one entry per batch of duplicates.
@@ -98,6 +100,15 @@ pub struct Timeline {
     pub conflicts: Vec<ConflictInfo>,
     /// What operators did.
     pub audit: Vec<AuditInfo>,
+}
+
+/// The event whose handler emitted another one.
+#[derive(Debug, Clone, Serialize)]
+pub struct CauseInfo {
+    /// Its source.
+    pub source: String,
+    /// Its key.
+    pub key: String,
 }
 
 /// The stored request.

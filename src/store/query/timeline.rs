@@ -7,7 +7,7 @@ use crate::domain::EffectKey;
 use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
 use super::{
-    AttemptInfo, AuditInfo, ConflictInfo, DeliveryInfo, EventSummary, Found, OutcomeInfo,
+    AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, DeliveryInfo, EventSummary, Found, OutcomeInfo,
     ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
 };
 
@@ -68,6 +68,9 @@ impl Store {
             state_reason: text("state_reason"),
             raw_digest: found.raw_digest.clone(),
             correlation_id: text("correlation_id"),
+            caused_by: text("cause_source")
+                .zip(text("cause_key"))
+                .map(|(source, key)| CauseInfo { source, key }),
             request: one.and_then(request),
             received_count: 1 + receipts.first().map_or(0, |row| row.get::<_, i64>("total")),
             receipts: receipts.iter().map(receipt).collect(),

@@ -1,6 +1,6 @@
 -- ingest_reserve: reserves the keys of a batch and stores what won.
 -- Run by store::ingest::reserve, first statement of the ingest transaction.
--- $1..$10 requests, $11..$28 items, $29..$31 fan-out (item number, handler id, lane)
+-- $1..$10 requests, $11..$28 items, $29..$31 fan-out (item number, handler id, lane), $32 items' causes
 -- Rows: one per item whose key was new: its number and event id. The losers are read by
 -- ingest_known in the next statement, whose snapshot sees the winner.
 -- Keys go in sorted order, so that two batches never deadlock; a losing insert waits for the
@@ -14,9 +14,10 @@ WITH req AS MATERIALIZED (
 ), item AS MATERIALIZED (
   SELECT i.*, oncehook.uuid7(now()) AS event_id
     FROM unnest($11::int[], $12::int[], $13::int[], $14::text[], $15::bytea[], $16::bytea[], $17::smallint[], $18::int[], $19::int[],
-                $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::timestamptz[], $26::text[], $27::text[], $28::text[])
+                $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::timestamptz[], $26::text[], $27::text[], $28::text[],
+                $32::uuid[])
          AS i(no, request_no, source_id, key, raw_digest, canonical_digest, digest_rule, item_offset, item_length,
-              provider_id, type, entity, account, mode, occurred_at, state, state_reason, routes)
+              provider_id, type, entity, account, mode, occurred_at, state, state_reason, routes, caused_by)
 ), won AS (
   INSERT INTO oncehook.event_key (source_id, key, event_id, raw_digest, canonical_digest, digest_rule, first_seen)
   SELECT source_id, key, event_id, raw_digest, canonical_digest, digest_rule, now()
@@ -29,9 +30,9 @@ WITH req AS MATERIALIZED (
     FROM req WHERE EXISTS (SELECT FROM item JOIN won USING (event_id) WHERE item.request_no = req.no)
 ), stored_event AS (
   INSERT INTO oncehook.event (id, request_id, item_offset, item_length, source_id, key, provider_id, type, entity, account, mode,
-                              occurred_at, correlation_id, state, state_reason, routes)
+                              occurred_at, correlation_id, state, state_reason, routes, caused_by)
   SELECT item.event_id, req.id, item_offset, item_length, item.source_id, key, provider_id, type, entity, account, mode,
-         occurred_at, req.correlation_id, state, state_reason, routes::int[]
+         occurred_at, req.correlation_id, state, state_reason, routes::int[], caused_by
     FROM item JOIN won USING (event_id) JOIN req ON req.no = item.request_no
 ), fanned_out AS (
   INSERT INTO oncehook.delivery (event_id, handler_id, state, lane, lane_seq)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncehook::HandlerSpec;
 use oncehook::engine::turns::{Claimed, Turns};
-use oncehook::ingest::{Fate, StoredRequest, Submission};
+use oncehook::ingest::{Fate, Origin, StoredRequest, Submission};
 use oncehook::provider::{Headers, Request, Verified};
 use oncehook::store::ReplayRequest;
 use oncehook::{Settings, Store};
@@ -299,6 +299,7 @@ pub(super) fn submission_of(key: &str, object: Value) -> Submission {
         },
         items,
         routes: Vec::new(),
+        origin: Origin::Request,
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use oncehook::engine::Engine;
-use oncehook::ingest::{StoredRequest, Submission};
+use oncehook::ingest::{Origin, StoredRequest, Submission};
 use oncehook::provider::{Headers, Request};
 use serde_json::{Value, json};
 
@@ -49,6 +49,7 @@ fn submission(engine: &Engine, event: &Value) -> Submission {
         },
         items,
         routes: Vec::new(),
+        origin: Origin::Request,
     }
 }
 

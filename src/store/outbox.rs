@@ -1,0 +1,67 @@
+//! Events that were emitted inside a transaction and are on their way to be stored.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+const CLAIM: &str = include_str!("sql/emitted_claim.sql");
+
+/// Emitted events taken at once.
+const BATCH: i64 = 100;
+/// A node that has not stored what it took within this time is taken for dead.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// One emitted event.
+#[derive(Debug)]
+pub(crate) struct Emitted {
+    pub(crate) id: i64,
+    pub(crate) source_id: i32,
+    pub(crate) key: String,
+    pub(crate) event_type: Option<String>,
+    pub(crate) entity: Option<String>,
+    pub(crate) occurred_at: Option<Timestamp>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) caused_by: Option<Uuid>,
+    pub(crate) correlation_id: Uuid,
+}
+
+impl Store {
+    /// Takes emitted events of these sources for this node.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]; what was taken by a statement whose answer was lost comes again when its
+    /// lease has ended.
+    pub(crate) async fn claim_emitted(&self, sources: &[i32]) -> Result<Vec<Emitted>, StoreError> {
+        let connection = self.ingest().await?;
+        let rows = connection
+            .query_alone(CLAIM, &[&sources, &BATCH, &LEASE.as_secs_f64()])
+            .await?;
+        let mut emitted: Vec<Emitted> = rows
+            .iter()
+            .map(|row| Emitted {
+                id: row.get("id"),
+                source_id: row.get("source_id"),
+                key: row.get("key"),
+                event_type: row.get("type"),
+                entity: row.get("entity"),
+                occurred_at: row
+                    .get::<_, Option<SystemTime>>("occurred_at")
+                    .and_then(|at| Timestamp::try_from(at).ok()),
+                body: row.get("body"),
+                caused_by: row.get("caused_by"),
+                correlation_id: row.get("correlation_id"),
+            })
+            .collect();
+        emitted.sort_unstable_by_key(|event| event.id);
+        Ok(emitted)
+    }
+
+    /// Whether a claim takes as many as it may, so that more are waiting.
+    pub(crate) fn is_full(emitted: &[Emitted]) -> bool {
+        emitted.len() as u64 >= BATCH.unsigned_abs()
+    }
+}
