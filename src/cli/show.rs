@@ -177,10 +177,15 @@ fn history(timeline: &Timeline) -> Vec<Entry> {
     }
     for audit in &timeline.audit {
         let reason = audit.reason.as_deref().map(|r| format!(": {}", clean(r)));
+        let bulk = audit
+            .bulk
+            .as_deref()
+            .map(|b| format!(" (bulk {})", clean(b)));
         let text = format!(
-            "{} {}{}",
+            "{} {}{}{}",
             clean(&audit.actor),
             clean(&audit.action),
+            bulk.unwrap_or_default(),
             reason.unwrap_or_default()
         );
         entries.push((audit.at, "audit", text));
@@ -256,7 +261,8 @@ fn short(digest: &str) -> &str {
 mod tests {
     use super::*;
     use crate::store::query::{
-        AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, EventSummary, OutcomeInfo, ReceiptInfo, RequestInfo,
+        AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, EventSummary, OutcomeInfo, ReceiptInfo,
+        RequestInfo,
     };
 
     fn at(second: u32) -> Timestamp {
@@ -340,6 +346,7 @@ mod tests {
                 actor: "cli:eva".into(),
                 action: "replay".into(),
                 reason: Some("mended".into()),
+                bulk: Some("b0".into()),
             }],
         }
     }

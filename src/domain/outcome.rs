@@ -26,6 +26,19 @@ impl Ending {
             Self::Cancelled => "cancelled",
         }
     }
+
+    /// The ending of this word.
+    pub fn named(word: &str) -> Option<Self> {
+        [
+            Self::Succeeded,
+            Self::Failed,
+            Self::Skipped,
+            Self::Dead,
+            Self::Cancelled,
+        ]
+        .into_iter()
+        .find(|ending| ending.as_str() == word)
+    }
 }
 
 /// Who decided an outcome.

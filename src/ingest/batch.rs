@@ -146,10 +146,12 @@ async fn reserve_and_record(
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
     let recorded = async {
         let fates = settle_losers(&transaction, batch, items, &won).await?;
-        let emitted = batch.iter().filter_map(|submission| match submission.origin {
-            Origin::Emitted { id, .. } => Some(id),
-            Origin::Request => None,
-        });
+        let emitted = batch
+            .iter()
+            .filter_map(|submission| match submission.origin {
+                Origin::Emitted { id, .. } => Some(id),
+                Origin::Request => None,
+            });
         let emitted: Vec<i64> = emitted.collect();
         if !emitted.is_empty() {
             ingest::take_emitted(&transaction, &emitted).await?;

@@ -11,8 +11,8 @@ use actix_web::web::Bytes;
 use tokio::sync::Notify;
 
 use crate::domain::Routes;
-use crate::provider::internal::{self, Fields};
 use crate::provider::Source;
+use crate::provider::internal::{self, Fields};
 use crate::store::outbox::Emitted;
 use crate::store::{Store, StoreError};
 

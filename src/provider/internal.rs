@@ -48,7 +48,11 @@ pub(crate) fn item(fields: Fields, body: &[u8]) -> Item {
         occurred_at: fields.occurred_at,
         range: 0..body.len(),
         raw_digest,
-        digest_rule: if canonical_digest.is_some() { RULE } else { Rule::RAW },
+        digest_rule: if canonical_digest.is_some() {
+            RULE
+        } else {
+            Rule::RAW
+        },
         canonical_digest,
         reading,
     }
@@ -66,7 +70,8 @@ impl Provider for Internal {
 
     fn key(&self, _text: &SecretText, _strict: bool) -> Result<Vec<u8>, SettingError> {
         Err(SettingError(
-            "an internal source has no secrets: its events are emitted inside the database".to_owned(),
+            "an internal source has no secrets: its events are emitted inside the database"
+                .to_owned(),
         ))
     }
 

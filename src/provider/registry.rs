@@ -76,7 +76,8 @@ pub fn build(name: &str, options: &Options) -> Result<Arc<dyn Provider>, Setting
             Ok(Arc::new(internal::Internal))
         } else {
             Err(SettingError(
-                "an internal source has no options: its events are emitted in the database".to_owned(),
+                "an internal source has no options: its events are emitted in the database"
+                    .to_owned(),
             ))
         };
     }

@@ -23,6 +23,7 @@ pub mod query;
 pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;
+pub mod replay_many;
 pub mod sample;
 mod settings;
 mod signal;

@@ -68,7 +68,7 @@ impl Store {
         let found = self.find(&request.source, &request.key).await?;
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
-        let done = self.replay_in(&transaction, request, &found).await;
+        let done = self.replay_in(&transaction, request, &found, None).await;
         let (replayed, lane) = transaction.end(done).await?;
         drop(connection);
         self.look_at(lane.as_slice()).await;
@@ -77,7 +77,7 @@ impl Store {
 
     /// Lets the lanes of new runs go on. What fails here is left to the nodes, which look through
     /// the lanes at intervals.
-    async fn look_at(&self, lanes: &[LaneOf]) {
+    pub(super) async fn look_at(&self, lanes: &[LaneOf]) {
         for page in lanes.chunks(LANES_PER_LOOK) {
             if let Err(error) = self.promote_heads(page).await {
                 tracing::warn!(error = %error, lanes = page.len(), "lanes of new runs not looked at: the nodes find them");
@@ -85,11 +85,13 @@ impl Store {
         }
     }
 
-    async fn replay_in(
+    /// `bulk`: the bulk replay that it is part of.
+    pub(super) async fn replay_in(
         &self,
         transaction: &Transaction<'_>,
         request: &ReplayRequest,
         found: &super::query::Found,
+        bulk: Option<Uuid>,
     ) -> Result<(Replayed, Option<LaneOf>), StoreError> {
         let handler = handler_by_name(transaction, &request.handler).await?;
         let pair = || {
@@ -171,7 +173,7 @@ impl Store {
             if request.force { "event.replay.force" } else { "event.replay" },
             &found.event_id.to_string(),
             &request.reason,
-            &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str() }),
+            &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str(), "bulk": bulk }),
         )
         .await?;
         let replayed = Replayed {

@@ -100,7 +100,9 @@ impl Work<'_> {
     ///
     /// As `tokio_postgres::Client::execute`; a database error names the argument that is wrong.
     pub async fn emit(&self, event: &Emit<'_>) -> Result<(), tokio_postgres::Error> {
-        let occurred_at = event.occurred_at.and_then(|at| SystemTime::try_from(at).ok());
+        let occurred_at = event
+            .occurred_at
+            .and_then(|at| SystemTime::try_from(at).ok());
         let text = event.cause.map(|id| id.to_string());
         self.execute(
             "SELECT oncehook.emit_bytes($1, $2, $3, $4, $5, $6,

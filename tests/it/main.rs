@@ -29,6 +29,7 @@ mod outbox;
 mod postgres;
 mod readme;
 mod rename;
+mod replay;
 mod schema;
 mod soak;
 mod support;

@@ -63,7 +63,7 @@ fn minted_at(id: Uuid) -> Timestamp {
 }
 
 /// `*` becomes any run of characters, everything else stands for itself.
-fn like_pattern(text: &str) -> String {
+pub(in super::super) fn like_pattern(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 2);
     for character in text.chars().filter(|c| *c != '\0') {
         match character {

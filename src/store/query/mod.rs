@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::domain::Digest;
 
 pub(crate) use find::Found;
+pub(super) use list::like_pattern;
 
 /// Largest page.
 pub const PAGE_MAX: u16 = 500;
@@ -227,6 +228,8 @@ pub struct AuditInfo {
     pub action: String,
     /// Why.
     pub reason: Option<String>,
+    /// The bulk replay that it was part of.
+    pub bulk: Option<String>,
 }
 
 /// What `replay` did or would do for one (event, handler).
@@ -249,11 +252,11 @@ fn time_opt(row: &Row, column: &str) -> Option<Timestamp> {
         .and_then(|at| Timestamp::try_from(at).ok())
 }
 
-fn time(row: &Row, column: &str) -> Timestamp {
+pub(super) fn time(row: &Row, column: &str) -> Timestamp {
     time_opt(row, column).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn hex_of(row: &Row, column: &str) -> String {
+pub(super) fn hex_of(row: &Row, column: &str) -> String {
     Digest::from_bytes(row.get(column))
         .map(|digest| digest.hex())
         .unwrap_or_default()

@@ -7,8 +7,8 @@ use crate::domain::EffectKey;
 use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
 use super::{
-    AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, DeliveryInfo, EventSummary, Found, OutcomeInfo,
-    ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
+    AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, DeliveryInfo, EventSummary, Found,
+    OutcomeInfo, ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
 };
 
 const ONE: &str = include_str!("../sql/event_one.sql");
@@ -171,5 +171,6 @@ fn action(row: &Row) -> AuditInfo {
         actor: row.get("actor"),
         action: row.get("action"),
         reason: row.get("reason"),
+        bulk: row.get("bulk"),
     }
 }

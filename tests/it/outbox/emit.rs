@@ -79,7 +79,10 @@ async fn a_chain_of_three_is_handled_and_each_tells_its_cause() {
     assert_eq!(second.event.state, "succeeded");
     assert_eq!(second.event.entity.as_deref(), Some("ch_1"));
     let cause = second.caused_by.unwrap();
-    assert_eq!((cause.source.as_str(), cause.key.as_str()), ("stripe", "evt_1"));
+    assert_eq!(
+        (cause.source.as_str(), cause.key.as_str()),
+        ("stripe", "evt_1")
+    );
     // One correlation id from the request to the last of the chain.
     let first = inbox.timeline("evt_1").await;
     let ids: Vec<String> = inbox
@@ -93,7 +96,10 @@ async fn a_chain_of_three_is_handled_and_each_tells_its_cause() {
 #[tokio::test]
 async fn what_a_failed_try_emitted_is_gone_with_it() {
     let inbox = start(CHAIN, chain()).await;
-    inbox.db.execute("INSERT INTO app.broken VALUES ('evt_1')").await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_1')")
+        .await;
     inbox.put(&paid("evt_1")).await;
     let (result, _) = inbox.until_outcome("evt_1", "first").await;
     assert_eq!(result, "dead");
@@ -111,7 +117,9 @@ async fn an_application_emits_in_its_own_transaction() {
     let inbox = start(CHAIN, chain()).await;
     let client = inbox.db.client().await;
     client
-        .batch_execute("BEGIN; SELECT oncehook.emit('ledger', 'gone', 'entry.made', '{}'); ROLLBACK")
+        .batch_execute(
+            "BEGIN; SELECT oncehook.emit('ledger', 'gone', 'entry.made', '{}'); ROLLBACK",
+        )
         .await
         .unwrap();
     client
@@ -123,12 +131,23 @@ async fn an_application_emits_in_its_own_transaction() {
     // The same again is a duplicate, other content a conflict, as for any sender.
     for body in ["{\"n\":12345678901234567890}", "{\"n\": 1}"] {
         client
-            .execute("SELECT oncehook.emit_bytes('ledger', 'kept', 'entry.made', $1)", &[&body.as_bytes()])
+            .execute(
+                "SELECT oncehook.emit_bytes('ledger', 'kept', 'entry.made', $1)",
+                &[&body.as_bytes()],
+            )
             .await
             .unwrap();
     }
-    until("both are known", async || inbox.db.count("emitted").await == 0).await;
-    let timeline = inbox.engine.store().timeline("ledger", "kept").await.unwrap();
+    until("both are known", async || {
+        inbox.db.count("emitted").await == 0
+    })
+    .await;
+    let timeline = inbox
+        .engine
+        .store()
+        .timeline("ledger", "kept")
+        .await
+        .unwrap();
     assert_eq!((timeline.received_count, timeline.conflicts.len()), (3, 1));
     assert_eq!(lines(&inbox).await.len(), 1);
     inbox.db.verify().await;
@@ -143,13 +162,28 @@ async fn what_cannot_be_emitted_is_said_at_once() {
         ("emit('stripe', 'k', 't', '{}')", "no source 'stripe'"),
         ("emit(NULL, 'k', 't', '{}')", "no source NULL"),
         ("emit('orders', '', 't', '{}')", "a key has 1 to 1024 bytes"),
-        ("emit('orders', NULL, 't', '{}')", "a key has 1 to 1024 bytes"),
-        ("emit('orders', repeat('k', 1025), 't', '{}')", "a key has 1 to 1024 bytes"),
+        (
+            "emit('orders', NULL, 't', '{}')",
+            "a key has 1 to 1024 bytes",
+        ),
+        (
+            "emit('orders', repeat('k', 1025), 't', '{}')",
+            "a key has 1 to 1024 bytes",
+        ),
         ("emit('orders', 'k', 't', NULL)", "a body is given"),
-        ("emit_bytes('orders', 'k', 't', convert_to(repeat('x', 1048577), 'UTF8'))", "1 MiB at most"),
-        ("emit('orders', 'k', repeat('t', 1025), '{}')", "type and entity"),
+        (
+            "emit_bytes('orders', 'k', 't', convert_to(repeat('x', 1048577), 'UTF8'))",
+            "1 MiB at most",
+        ),
+        (
+            "emit('orders', 'k', repeat('t', 1025), '{}')",
+            "type and entity",
+        ),
     ] {
-        let error = client.query(&format!("SELECT oncehook.{call}"), &[]).await.unwrap_err();
+        let error = client
+            .query(&format!("SELECT oncehook.{call}"), &[])
+            .await
+            .unwrap_err();
         let message = error.as_db_error().unwrap().message();
         assert!(message.contains(word), "{call}: {message}");
     }
@@ -161,13 +195,20 @@ async fn an_internal_source_has_no_address() {
     let inbox = start(CHAIN, chain()).await;
     let client = reqwest::Client::new();
     let post = async |name: &str| {
-        let sent = client.post(format!("http://{}/webhooks/{name}", inbox.public)).body("{}").send();
+        let sent = client
+            .post(format!("http://{}/webhooks/{name}", inbox.public))
+            .body("{}")
+            .send();
         let answer = sent.await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     };
     let (internal, unknown) = (post("orders").await, post("nobody").await);
     assert_eq!(internal.0, 404);
-    assert_eq!(internal.1.replace("orders", "nobody"), unknown.1, "nothing tells that it exists");
+    assert_eq!(
+        internal.1.replace("orders", "nobody"),
+        unknown.1,
+        "nothing tells that it exists"
+    );
 }
 
 /// Emits under the key of its own event, then fails for good when told.
@@ -206,6 +247,11 @@ async fn a_function_emits_too() {
     inbox.put(&paid("evt_1")).await;
     until_outcomes(&inbox, 3).await;
     assert_eq!(lines(&inbox).await, ["third evt_1"]);
-    let timeline = inbox.engine.store().timeline("ledger", "evt_1").await.unwrap();
+    let timeline = inbox
+        .engine
+        .store()
+        .timeline("ledger", "evt_1")
+        .await
+        .unwrap();
     assert_eq!(timeline.caused_by.unwrap().key, "evt_1");
 }

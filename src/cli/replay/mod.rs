@@ -1,5 +1,7 @@
 //! `replay`: a new run, by command.
 
+mod many;
+
 use jiff::Timestamp;
 
 use crate::store::ReplayRequest;
@@ -12,24 +14,28 @@ use super::words;
 
 const EXAMPLES: &str = "Examples:\n\
     \x20 oncehook replay stripe-main evt_1 --handler ledger --reason 'account 42 was missing'\n\
-    \x20 oncehook replay --missing --handler ledger --since 7d --dry-run --reason 'handler is new'";
+    \x20 oncehook replay --missing --handler ledger --since 7d --dry-run --reason 'handler is new'\n\
+    \x20 oncehook replay --all stripe-main --handler ledger --since 2d --reason 'account was closed'\n\
+    \x20 oncehook replay --all --every-handler --since 2d --rate 20 --reason 'outage of the ledger' --yes";
 
-/// Run a handler again for an event, or for the events it missed.
+/// Run a handler again for an event, for many, or for the events it missed.
 ///
 /// Refused while a run is live. A dead letter keeps its effect key. A run that succeeded is only
 /// repeated with --force, under a new effect key: outside effects happen again.
+///
+/// With --all: every finished run that fits. Without --yes it only counts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Source name.
-    #[arg(required_unless_present = "missing", conflicts_with = "missing")]
+    /// Source name. With --all: only this one's events.
+    #[arg(required_unless_present_any = ["missing", "all"], conflicts_with = "missing")]
     source: Option<String>,
     /// Event key, or the provider's event id where only one event has it.
-    #[arg(required_unless_present = "missing", conflicts_with = "missing")]
+    #[arg(required_unless_present_any = ["missing", "all"], conflicts_with_all = ["missing", "all"])]
     key: Option<String>,
     /// Handler to run.
-    #[arg(long)]
-    handler: String,
+    #[arg(long, required_unless_present = "every_handler")]
+    handler: Option<String>,
     /// Why; kept in the audit trail.
     #[arg(long, value_parser = reason)]
     reason: String,
@@ -37,13 +43,15 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "missing")]
     force: bool,
     /// Only if this is the number of the last run.
-    #[arg(long, value_name = "N", conflicts_with = "missing")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["missing", "all"])]
     expected_run: Option<i16>,
     /// Every matching event that has neither a delivery nor an outcome for the handler.
     #[arg(long, requires = "since")]
     missing: bool,
+    #[command(flatten)]
+    many: many::Filter,
     /// Received since then: "2026-12-01T00:00:00Z", or an age such as "24h".
-    #[arg(long, value_name = "WHEN", value_parser = words::since, requires = "missing")]
+    #[arg(long, value_name = "WHEN", value_parser = words::since)]
     since: Option<Timestamp>,
     /// Only list what would run.
     #[arg(long, requires = "missing")]
@@ -59,6 +67,12 @@ pub(super) fn reason(text: &str) -> Result<String, String> {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    if args.many.all {
+        return many::run(context, &args).await;
+    }
+    if args.since.is_some() && !args.missing {
+        return Err(Failure::usage("--since belongs to --missing and to --all"));
+    }
     let replayed = match (&args.source, &args.key) {
         (Some(source), Some(key)) => vec![one(context, &args, source, key).await?],
         _ => missing(context, &args).await?,
@@ -88,7 +102,7 @@ async fn one(context: &Context, args: &Args, source: &str, key: &str) -> Result<
     let request = ReplayRequest {
         source: source.to_owned(),
         key: key.to_owned(),
-        handler: args.handler.clone(),
+        handler: args.handler.clone().unwrap_or_default(),
         force: args.force,
         expected_run: args.expected_run,
         reason: args.reason.clone(),
@@ -100,9 +114,10 @@ async fn one(context: &Context, args: &Args, source: &str, key: &str) -> Result<
 async fn missing(context: &Context, args: &Args) -> Result<Vec<Replayed>, Failure> {
     // Which events match is the configuration's word: the database does not know patterns.
     let config = context.config()?;
-    let handler = config.handler(&args.handler).ok_or_else(|| {
+    let name = args.handler.as_deref().unwrap_or_default();
+    let handler = config.handler(name).ok_or_else(|| {
         let names: Vec<_> = config.handlers.iter().map(|h| h.name.as_str()).collect();
-        Failure::no(format!("no handler {:?} is configured", args.handler))
+        Failure::no(format!("no handler {name:?} is configured"))
             .hint(format!("configured: {}", names.join(", ")))
     })?;
     let since = args.since.unwrap_or(Timestamp::MIN);
