@@ -18,8 +18,8 @@ pub(super) struct Transitions {
     ended: Vec<Ended>,
     back: Vec<PutBack>,
     attempts: Vec<NewAttempt>,
-    /// An answer after the lease was lost, and the number of its try.
-    evidence: Option<(NewAttempt, i32)>,
+    /// An answer after the lease was lost.
+    evidence: Option<NewAttempt>,
 }
 
 impl Transitions {
@@ -89,7 +89,7 @@ impl Transitions {
             Verdict::Retry { error, .. } | Verdict::Permanent { error } => error.clone(),
             Verdict::Lost { .. } => return,
         };
-        let attempt = NewAttempt {
+        self.evidence = Some(NewAttempt {
             event_id: lease.event_id,
             handler_id: lease.handler_id,
             run: lease.run,
@@ -98,14 +98,13 @@ impl Transitions {
             error: format!("answer after the lease was lost: {answer}"),
             age: began.elapsed(),
             correlation_id: lease.correlation_id(),
-        };
-        self.evidence = Some((attempt, lease.attempt()));
+        });
     }
 
     /// Writes everything; each row must still be ours.
     pub(super) async fn write(&mut self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
-        if let Some((attempt, number)) = &self.evidence
-            && !delivery::record_evidence(transaction, attempt, *number).await?
+        if let Some(attempt) = &self.evidence
+            && !delivery::record_evidence(transaction, attempt).await?
         {
             self.evidence = None;
         }
@@ -127,7 +126,7 @@ impl Transitions {
                 tracing::debug!(event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
             }
         }
-        if let Some((late, _)) = &self.evidence {
+        if let Some(late) = &self.evidence {
             tracing::warn!(
                 event.id = %late.event_id, correlation_id = %late.correlation_id, handler = %handler.spec.name, answer = %late.error,
                 "kept as evidence"

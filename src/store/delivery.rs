@@ -380,7 +380,6 @@ pub(crate) async fn record_attempts(
 pub(crate) async fn record_evidence(
     transaction: &Transaction<'_>,
     attempt: &NewAttempt,
-    number: i32,
 ) -> Result<bool, StoreError> {
     let recorded = transaction
         .execute(
@@ -390,7 +389,6 @@ pub(crate) async fn record_evidence(
                 &attempt.handler_id,
                 &attempt.run,
                 &attempt.token,
-                &number,
                 &attempt.error,
                 &attempt.age.as_secs_f64(),
             ],

@@ -131,6 +131,7 @@ CREATE TABLE oncehook.outcome (
   reason      text,
   resource    text,
   attempts    int NOT NULL,
+  lease_token uuid,
   finished_at timestamptz NOT NULL,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
