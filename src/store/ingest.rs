@@ -204,7 +204,6 @@ pub(crate) async fn reserve<'c>(
     let rows = match rows {
         Ok(rows) => rows,
         Err(error) => {
-            let error = StoreError::from(error);
             transaction.rollback(&error).await;
             return Err(error);
         }

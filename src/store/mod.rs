@@ -32,6 +32,7 @@ mod work;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 
 pub use error::StoreError;
 pub use replay::ReplayRequest;
@@ -59,6 +60,8 @@ struct Pools {
     runtime: Handle,
     /// What connections of ingest and dispatch are checked against.
     names: Arc<Names>,
+    /// Set when it was looked.
+    pooling_fits: OnceCell<()>,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
@@ -87,6 +90,7 @@ impl Store {
             admin: pool(ADMIN_CONNECTIONS, None)?,
             queries: pool(QUERY_CONNECTIONS, None)?,
             names,
+            pooling_fits: OnceCell::new(),
             settings,
             runtime,
         })))
