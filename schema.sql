@@ -198,8 +198,8 @@ CREATE INDEX delivery_lease   ON oncehook.delivery (lease_until) WHERE state = '
 -- the delivery; by `handlers retire` for what it cancels. Never updated. Leaves by partition, which
 -- nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
--- `attempts`: tries that the run took. `lease_token`: of the try that ended it, none where no try did.
--- `reason`: why, in words free of payload. `resource`: what the handler says it made.
+-- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
+-- handler says it made. `lease_token`: of the try that ended it; none where no try did.
 CREATE TABLE oncehook.outcome (
   event_id    uuid NOT NULL,
   handler_id  int NOT NULL,
@@ -210,8 +210,8 @@ CREATE TABLE oncehook.outcome (
   reason      text,
   resource    text,
   attempts    int NOT NULL,
-  lease_token uuid,
   finished_at timestamptz NOT NULL,
+  lease_token uuid,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
 

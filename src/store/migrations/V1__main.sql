@@ -131,8 +131,8 @@ CREATE TABLE oncehook.outcome (
   reason      text,
   resource    text,
   attempts    int NOT NULL,
-  lease_token uuid,
   finished_at timestamptz NOT NULL,
+  lease_token uuid,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
 

@@ -18,6 +18,6 @@ WITH ended AS (
             d.lease_token
 )
 INSERT INTO oncehook.outcome (event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts,
-                              lease_token, finished_at)
-SELECT event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts, lease_token, clock_timestamp()
+                              finished_at, lease_token)
+SELECT event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts, clock_timestamp(), lease_token
   FROM ended ORDER BY event_id, handler_id
