@@ -257,7 +257,7 @@ CREATE TABLE oncehook.latest (
 -- nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
 -- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
--- handler says it made.
+-- handler says it made. `lease_token`: of the try that ended it; none where no try did.
 CREATE TABLE oncehook.outcome (
   event_id    uuid NOT NULL,
   handler_id  int NOT NULL,
@@ -269,6 +269,7 @@ CREATE TABLE oncehook.outcome (
   resource    text,
   attempts    int NOT NULL,
   finished_at timestamptz NOT NULL,
+  lease_token uuid,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
 
@@ -451,6 +452,8 @@ CREATE FUNCTION oncehook.run_sql_handler(
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
   began timestamptz := clock_timestamp();
+  own_role name := current_user;
+  own_session name := session_user;
   -- One statement for the whole batch: a look-up per event was planned anew each time and cost six
   -- times the handler. A cursor, so that one body at a time is in memory.
   stored CURSOR FOR
@@ -510,6 +513,11 @@ BEGIN
       -- Only where it happened; the quoted statement may hold values.
       line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
     END;
+    -- The next one does not run in a role that this one took on.
+    IF current_user <> own_role OR session_user <> own_session THEN
+      RESET SESSION AUTHORIZATION;
+      RESET ROLE;
+    END IF;
     RETURN NEXT;
     EXIT WHEN clock_timestamp() - began > budget;
   END LOOP;

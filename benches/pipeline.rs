@@ -6,6 +6,7 @@
 //! cargo bench -- --quick      about 1 minute
 //! cargo bench -- --json       the same as JSON on stdout
 //! cargo bench -- --statements calls per 1,000 events of every statement, instead of rates
+//! cargo bench -- --pooling    each leg of the node with database.pooling = "session" and "transaction"
 //! ```
 //!
 //! The node is the release binary as `serve` runs it, log lines included. Every leg is checked:
@@ -31,6 +32,7 @@ struct Plan {
     seconds: u64,
     json: bool,
     statements: bool,
+    pooling: bool,
 }
 
 impl Plan {
@@ -40,6 +42,7 @@ impl Plan {
             seconds: 5,
             json: false,
             statements: false,
+            pooling: false,
         };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
@@ -47,13 +50,16 @@ impl Plan {
                 "--quick" => (plan.rounds, plan.seconds) = (3, 2),
                 "--json" => plan.json = true,
                 "--statements" => plan.statements = true,
+                "--pooling" => plan.pooling = true,
                 "--rounds" => {
                     let rounds = arguments.next().context("--rounds needs a number")?;
                     plan.rounds = rounds.parse().context("--rounds needs a number")?;
                 }
                 // Given by cargo.
                 "--bench" => {}
-                other => bail!("{other}: unknown; --quick, --json, --statements, --rounds N"),
+                other => {
+                    bail!("{other}: unknown; --quick, --json, --statements, --pooling, --rounds N")
+                }
             }
         }
         Ok(plan)
@@ -75,7 +81,11 @@ async fn run(plan: &Plan) -> Result<()> {
     if plan.statements {
         return statements::print(&mut legs).await;
     }
-    let leg_list = legs.list();
+    let leg_list = if plan.pooling {
+        Legs::of_pooling()
+    } else {
+        legs.list()
+    };
     let mut rounds: Vec<Vec<(Leg, Sample)>> = Vec::new();
     for round in 1..=plan.rounds {
         let mut samples = Vec::new();

@@ -33,6 +33,10 @@ pub(crate) enum Leg {
     Ingest(usize),
     /// The same with the handler at work, until everything is booked.
     EndToEnd(usize),
+    /// As `Ingest` with `pooling = "transaction"`, without a pooler.
+    IngestLent(usize),
+    /// As `EndToEnd` with it.
+    EndToEndLent(usize),
     /// End to end at a fixed rate.
     Paced(u32),
     /// Verifying and reading on one thread, without HTTP and store.
@@ -45,6 +49,10 @@ impl Leg {
             Self::Plain(clients) => format!("plain inserts, {clients} clients"),
             Self::Ingest(connections) => format!("ingest, {connections} connections"),
             Self::EndToEnd(connections) => format!("end to end, {connections} connections"),
+            Self::IngestLent(connections) => format!("ingest, {connections}, by the transaction"),
+            Self::EndToEndLent(connections) => {
+                format!("end to end, {connections}, by the transaction")
+            }
             Self::Paced(rate) => format!("end to end, {rate}/s offered"),
             Self::Unwrap => "verify and read only, 1 thread".to_owned(),
         }
@@ -148,14 +156,43 @@ impl Legs {
         legs
     }
 
+    /// What sessions that are lent cost, leg by leg.
+    pub(crate) fn of_pooling() -> Vec<Leg> {
+        vec![
+            Leg::Ingest(1),
+            Leg::IngestLent(1),
+            Leg::Ingest(16),
+            Leg::IngestLent(16),
+            Leg::Ingest(64),
+            Leg::IngestLent(64),
+            Leg::EndToEnd(64),
+            Leg::EndToEndLent(64),
+        ]
+    }
+
     pub(crate) async fn run(&mut self, leg: Leg) -> Result<Sample> {
         match leg {
             Leg::Plain(clients) => self.plain(clients).await,
-            Leg::Ingest(connections) => self.http(connections, Pace::Closed, false).await,
-            Leg::EndToEnd(connections) => self.http(connections, Pace::Closed, true).await,
+            Leg::Ingest(connections) => {
+                let node = self.node("session", false).await?;
+                self.http(node, connections, Pace::Closed, false).await
+            }
+            Leg::IngestLent(connections) => {
+                let node = self.node("transaction", false).await?;
+                self.http(node, connections, Pace::Closed, false).await
+            }
+            Leg::EndToEnd(connections) => {
+                let node = self.node("session", true).await?;
+                self.http(node, connections, Pace::Closed, true).await
+            }
+            Leg::EndToEndLent(connections) => {
+                let node = self.node("transaction", true).await?;
+                self.http(node, connections, Pace::Closed, true).await
+            }
             Leg::Paced(rate) => {
+                let node = self.node("session", true).await?;
                 let pace = Pace::PerSecond(f64::from(rate));
-                self.http(64, pace, true).await
+                self.http(node, 64, pace, true).await
             }
             Leg::Unwrap => self.unwrap(),
         }
@@ -184,9 +221,13 @@ impl Legs {
         })
     }
 
-    async fn http(&mut self, connections: usize, pace: Pace, dispatch: bool) -> Result<Sample> {
-        self.postgres.reset().await?;
-        let node = Node::start(self.folder.path(), &self.postgres.url(), dispatch)?;
+    async fn http(
+        &mut self,
+        node: Node,
+        connections: usize,
+        pace: Pace,
+        dispatch: bool,
+    ) -> Result<Sample> {
         let warm = self.send(&node, connections, WARM_UP).await?;
         if dispatch {
             self.postgres.until_handled().await?;
@@ -240,9 +281,11 @@ impl Legs {
         self.postgres.until_handled().await
     }
 
-    /// A node with its handler at work.
-    pub(crate) fn node(&self) -> Result<Node> {
-        Node::start(self.folder.path(), &self.postgres.url(), true)
+    /// A node on empty tables, with its handler at work or without.
+    pub(crate) async fn node(&self, pooling: &str, dispatch: bool) -> Result<Node> {
+        self.postgres.reset().await?;
+        let url = self.postgres.url();
+        Node::start(self.folder.path(), &url, pooling, dispatch)
     }
 
     async fn send(&mut self, node: &Node, connections: usize, count: usize) -> Result<Answered> {

@@ -21,13 +21,14 @@ pub(crate) struct Node {
 impl Node {
     /// Starts it with one Stripe source and one `sql` handler for everything. Without dispatch it
     /// stores deliveries and leaves them.
-    pub(crate) fn start(folder: &Path, url: &str, dispatch: bool) -> Result<Self> {
+    pub(crate) fn start(folder: &Path, url: &str, pooling: &str, dispatch: bool) -> Result<Self> {
         let config = folder.join("oncehook.toml");
         fs::write(
             &config,
             format!(
                 r#"[database]
 url = "{url}"
+pooling = "{pooling}"
 [listen]
 public = "127.0.0.1:0"
 api = "127.0.0.1:0"

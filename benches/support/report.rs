@@ -51,7 +51,7 @@ struct Ratio {
 }
 
 /// Quotients are taken inside each round, so that a slow minute of the machine hits both sides.
-const RATIOS: [Ratio; 5] = [
+const RATIOS: [Ratio; 9] = [
     Ratio {
         name: "ingest / plain inserts, 16",
         of: Leg::Ingest(16),
@@ -76,6 +76,26 @@ const RATIOS: [Ratio; 5] = [
         name: "end to end / ingest, 64",
         of: Leg::EndToEnd(64),
         to: Leg::Ingest(64),
+    },
+    Ratio {
+        name: "by the transaction / session: ingest, 1",
+        of: Leg::IngestLent(1),
+        to: Leg::Ingest(1),
+    },
+    Ratio {
+        name: "by the transaction / session: ingest, 16",
+        of: Leg::IngestLent(16),
+        to: Leg::Ingest(16),
+    },
+    Ratio {
+        name: "by the transaction / session: ingest, 64",
+        of: Leg::IngestLent(64),
+        to: Leg::Ingest(64),
+    },
+    Ratio {
+        name: "by the transaction / session: end to end, 64",
+        of: Leg::EndToEndLent(64),
+        to: Leg::EndToEnd(64),
     },
 ];
 

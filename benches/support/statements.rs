@@ -23,8 +23,7 @@ pub(crate) async fn print(legs: &mut Legs) -> Result<()> {
         .batch_execute("CREATE EXTENSION pg_stat_statements")
         .await
         .context("pg_stat_statements is needed (Debian: postgresql-contrib)")?;
-    legs.postgres.reset().await?;
-    let node = legs.node()?;
+    let node = legs.node("session", true).await?;
     legs.exactly(&node, CONNECTIONS, 1_000).await?;
     legs.postgres
         .client

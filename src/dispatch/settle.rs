@@ -25,8 +25,8 @@ pub(super) struct Transitions {
     read_from: String,
     held: Vec<Held>,
     attempts: Vec<NewAttempt>,
-    /// An answer after the lease was lost, and the number of its try.
-    evidence: Option<(NewAttempt, i32)>,
+    /// An answer after the lease was lost.
+    evidence: Option<NewAttempt>,
 }
 
 impl Transitions {
@@ -116,7 +116,7 @@ impl Transitions {
             Verdict::NotYet { reason, .. } => format!("not yet: {reason}"),
             Verdict::Lost { .. } => return,
         };
-        let attempt = NewAttempt {
+        self.evidence = Some(NewAttempt {
             event_id: lease.event_id,
             handler_id: lease.handler_id,
             run: lease.run,
@@ -125,8 +125,7 @@ impl Transitions {
             error: format!("answer after the lease was lost: {answer}"),
             age: began.elapsed(),
             correlation_id: lease.correlation_id(),
-        };
-        self.evidence = Some((attempt, lease.attempt()));
+        });
     }
 
     /// Keeps that an event was applied to its object.
@@ -147,8 +146,8 @@ impl Transitions {
         handler: &ActiveHandler,
         transaction: &Transaction<'_>,
     ) -> Result<(), StoreError> {
-        if let Some((attempt, number)) = &self.evidence
-            && !delivery::record_evidence(transaction, attempt, *number).await?
+        if let Some(attempt) = &self.evidence
+            && !delivery::record_evidence(transaction, attempt).await?
         {
             self.evidence = None;
         }
@@ -180,7 +179,7 @@ impl Transitions {
                 "held: its lane waits for a person"
             );
         }
-        if let Some((late, _)) = &self.evidence {
+        if let Some(late) = &self.evidence {
             tracing::warn!(
                 event.id = %late.event_id, correlation_id = %late.correlation_id, handler = %handler.spec.name, answer = %late.error,
                 "kept as evidence"

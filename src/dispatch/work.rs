@@ -96,12 +96,13 @@ async fn batch_once(
     handler: &ActiveHandler,
     batch: &[Lease],
 ) -> Result<Rest, Failure> {
-    let connection = context.store.dispatch().await.map_err(Failure::NotBegun)?;
+    // Before the connection is taken, which is then asked for them too.
     context
         .registry
         .learn_names(&context.store, batch)
         .await
         .map_err(Failure::NotBegun)?;
+    let connection = context.store.dispatch().await.map_err(Failure::NotBegun)?;
     let began = Instant::now();
     let (transaction, locked) = settle::begin(&connection, handler, batch, Plans::Handlers)
         .await
@@ -211,16 +212,15 @@ async fn failed_batch(
             resolve_lost(context, handler, &batch, alone).await;
             Next::Settled
         }
-        // Nobody's failure: it runs again at once. There may be none to make because another node
-        // has just made it; when that happens a second time, the row's day has none.
-        Failure::Broken(error)
-            if let Some(made) = context.store.made_missing_partitions(&error).await
-                && (made > 0 || !*looked_for_partition) =>
-        {
-            *looked_for_partition |= made == 0;
-            Next::Singly(batch)
-        }
         Failure::Broken(error) => {
+            // Nobody's failure: it runs again at once. There may be none to make because another
+            // node has just made it; when that happens a second time, the row's day has none.
+            if let Some(made) = context.store.made_missing_partitions(&error).await
+                && (made > 0 || !*looked_for_partition)
+            {
+                *looked_for_partition |= made == 0;
+                return Next::Singly(batch);
+            }
             if batch.len() > 1 {
                 tracing::warn!(error = %error, handler = %handler.spec.name, members = batch.len(), "batch rolled back; its members run singly");
                 return Next::Singly(batch);

@@ -1,6 +1,7 @@
 //! What runs beside the two pipelines: partitions ahead, gauges, wake-ups across nodes.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::dispatch::Registry;
-use crate::store::Store;
 use crate::store::keeper::DAYS_AHEAD;
+use crate::store::{Signal, Store};
 use crate::telemetry;
 
 const KEEPER_INTERVAL: Duration = Duration::from_hours(1);
@@ -23,8 +24,9 @@ const MEND_INTERVAL: Duration = Duration::from_secs(2);
 /// One wake-up per node and interval at most: NOTIFY takes a lock that every committing notifier
 /// in the cluster shares.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(25);
-/// Between tries to listen again.
+/// After the first failed try to listen; twice as long after each further one.
 const SIGNAL_PAUSE: Duration = Duration::from_secs(1);
+const SIGNAL_PAUSE_MAX: Duration = Duration::from_secs(15);
 
 /// Makes partitions ahead and caps tables, hourly. The start itself has just made them.
 pub(super) async fn keep(store: Store) {
@@ -129,48 +131,68 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
         tracing::info!(
             "no database.direct_url: events that other nodes receive are found by polling"
         );
+        loop {
+            stored.notified().await;
+            wake.notify_one();
+        }
     }
+    let mut pause = SIGNAL_PAUSE;
     loop {
-        let line = match store.listen(Arc::clone(&wake)).await {
+        match own_only(&stored, &wake, store.listen(Arc::clone(&wake))).await {
             Ok(line) => {
-                // What was said while nobody listened.
-                if line.is_some() {
-                    wake.notify_one();
+                if pause > SIGNAL_PAUSE {
+                    tracing::info!("listening for wake-ups again");
                 }
-                line
+                pause = SIGNAL_PAUSE;
+                // What was said while nobody listened.
+                wake.notify_one();
+                tell_and_hear(&line, &stored, &wake).await;
             }
             Err(error) => {
-                tracing::debug!(error = %error, "not listening for wake-ups; polling goes on");
-                None
+                let text = "not listening for wake-ups; polling goes on";
+                if pause == SIGNAL_PAUSE {
+                    tracing::warn!(error = %error, "{text}");
+                } else {
+                    tracing::debug!(error = %error, "{text}");
+                }
+                own_only(&stored, &wake, tokio::time::sleep(pause)).await;
+                pause = SIGNAL_PAUSE_MAX.min(pause * 2);
             }
-        };
-        let retry = tokio::time::sleep(SIGNAL_PAUSE);
-        tokio::pin!(retry);
-        // Others are told of all commits of an interval at once; our own dispatcher at each.
-        let mut untold = false;
-        let mut quiet_until = Instant::now();
-        loop {
-            tokio::select! {
-                () = stored.notified() => {
-                    wake.notify_one();
-                    untold = line.is_some();
-                }
-                () = tokio::time::sleep_until(quiet_until), if untold => {
-                    untold = false;
-                    quiet_until = Instant::now() + SIGNAL_INTERVAL;
-                    if let Some(line) = &line
-                        && (line.send().await.is_err() || line.is_closed())
-                    {
-                        break;
-                    }
-                }
-                () = &mut retry => {
-                    if line.as_ref().is_none_or(crate::store::Signal::is_closed) {
-                        break;
-                    }
-                    retry.as_mut().reset(Instant::now() + SIGNAL_PAUSE);
+        }
+    }
+}
+
+/// Wakes our own dispatcher until something else is done.
+async fn own_only<T>(stored: &Notify, wake: &Notify, until: impl Future<Output = T>) -> T {
+    let mut until = pin!(until);
+    loop {
+        tokio::select! {
+            done = &mut until => return done,
+            () = stored.notified() => wake.notify_one(),
+        }
+    }
+}
+
+/// Until the connection is gone.
+async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Notify) {
+    let mut look = tokio::time::interval(SIGNAL_PAUSE);
+    // Others are told of all commits of an interval at once; our own dispatcher at each.
+    let mut untold = false;
+    let mut quiet_until = Instant::now();
+    while !line.is_closed() {
+        tokio::select! {
+            () = stored.notified() => {
+                wake.notify_one();
+                untold = true;
+            }
+            () = tokio::time::sleep_until(quiet_until), if untold => {
+                untold = false;
+                quiet_until = Instant::now() + SIGNAL_INTERVAL;
+                if line.send().await.is_err() {
+                    return;
                 }
             }
+            _ = look.tick() => {}
         }
     }
 }

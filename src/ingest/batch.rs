@@ -336,10 +336,7 @@ async fn as_unreadable(store: &Store, submission: &Submission, cause: &StoreErro
 
 /// Class 22 (data), 23 (constraint) and 54 (a limit of the program, such as an index row's size).
 fn is_data_error(error: &StoreError) -> bool {
-    error
-        .sqlstate()
-        .is_some_and(|code| matches!(code.code().get(..2), Some("22" | "23" | "54")))
-        && !is_missing_partition(error)
+    matches!(error.sqlstate_class(), Some("22" | "23" | "54")) && !is_missing_partition(error)
 }
 
 /// A pooled connection that died while it lay idle, leads to a primary that was demoted, or whose

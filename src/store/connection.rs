@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,27 +12,28 @@ use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Row, SimpleQueryMessage};
+use tokio::task::JoinSet;
+use tokio_postgres::{AsyncMessage, Client, Config, Row, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::names::Names;
-use super::settings::{Sessions, Settings};
+use super::settings::{Sessions, Settings, address};
 use super::statement::{Prepared, parameter_types};
 use super::transaction::{
-    AS_AT_CONNECT, BY_INDEX, DURABLE, Params, is_connection_error, is_stale_session,
+    BY_INDEX, Limits, Mode, Params, begin, is_connection_error, is_stale_session, session, set,
 };
 
 /// Longest wait for a connection that is in use.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
-/// Longest time to make one: TCP, TLS and authentication over a long distance. Senders do not wait
-/// for it, see `ingest::IngestConfig::wait`.
+/// Longest time to make one, for whatever the URL says of each server. Senders do not wait for it,
+/// see `ingest::IngestConfig::wait`.
 const CONNECTION_MADE: Duration = Duration::from_secs(10);
 
 /// The server looks after a silent client within half a minute. Its time-outs do not run between
 /// the messages of one statement, or in a session that holds a lock outside of a transaction: a
 /// node whose host vanished there would keep its locks for the operating system's two hours.
-pub(super) const KEEPALIVES: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
+const KEEPALIVES: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
      SET tcp_user_timeout = 30000";
 
 /// `DISCARD ALL` without `DEALLOCATE ALL` and `DISCARD PLANS`: what is prepared stays.
@@ -49,16 +51,29 @@ pub(crate) struct Connection {
     /// Set from BEGIN until COMMIT or ROLLBACK has been answered, and after errors that mean the
     /// server is no longer the one we want. A connection that comes back unclean is dropped.
     unclean: AtomicBool,
-    /// What begins each of our transactions, so that its session is as ours must be.
-    own_session: &'static str,
+    /// How many names its server was asked for; see [`Names`].
+    proved: AtomicUsize,
     after_handlers: String,
     /// Whether the server's platform can tell, while a statement runs, that its client has gone.
     looks_for_client: bool,
 }
 
 impl Connection {
-    /// A statement made ready to be sent, once per connection.
+    /// A statement made ready to be sent, once per connection; outside of a transaction.
     pub(super) async fn prepared(&self, sql: &'static str) -> Result<Prepared, StoreError> {
+        self.prepared_after(session(self.sessions), sql).await
+    }
+
+    /// The same inside a transaction: the session is ours already, or a handler's.
+    pub(super) async fn prepared_within(&self, sql: &'static str) -> Result<Prepared, StoreError> {
+        self.prepared_after("", sql).await
+    }
+
+    async fn prepared_after(
+        &self,
+        before: &str,
+        sql: &'static str,
+    ) -> Result<Prepared, StoreError> {
         let known = self
             .statements
             .lock()
@@ -71,9 +86,6 @@ impl Connection {
         let statement = match self.sessions {
             Sessions::Own => Prepared::Named(self.client.prepare(sql).await?),
             Sessions::Lent => {
-                // Inside a transaction the session is ours already, or a handler's.
-                let inside = self.unclean.load(Ordering::Acquire);
-                let before = if inside { "" } else { self.own_session };
                 Prepared::Unnamed(sql, parameter_types(&self.client, before, sql).await?)
             }
         };
@@ -92,9 +104,8 @@ impl Connection {
         self.warnings.load(Ordering::Acquire)
     }
 
-    /// What begins each of our transactions, so that its session is as ours must be.
-    pub(super) fn own_session(&self) -> &'static str {
-        self.own_session
+    pub(super) fn sessions(&self) -> Sessions {
+        self.sessions
     }
 
     /// What takes back everything that a handler can leave in a session except for prepared
@@ -105,6 +116,15 @@ impl Connection {
 
     pub(super) fn looks_for_client(&self) -> bool {
         self.looks_for_client
+    }
+
+    /// How many names its server was asked for.
+    pub(super) fn proved(&self) -> usize {
+        self.proved.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_proved(&self, names: usize) {
+        self.proved.store(names, Ordering::Release);
     }
 
     /// Runs a statement that returns rows and is a transaction of its own.
@@ -140,19 +160,18 @@ impl Connection {
             .await
     }
 
-    /// Runs one statement as a transaction with settings of its own.
+    /// Runs one statement as a transaction with settings of its own. In a session of its own and
+    /// without settings it is sent as it is, and durability is as configured: what is written so
+    /// (leases, samples) may be forgotten.
     async fn alone<T>(
         &self,
         settings: &str,
-        run: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        run: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        if settings.is_empty() && self.own_session.is_empty() {
+        if settings.is_empty() && self.sessions == Sessions::Own {
             return self.checked(run.await);
         }
-        let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; {}{settings}",
-            self.own_session
-        );
+        let begin = begin(self.sessions, Mode::Work) + &set(Limits::ALONE) + settings;
         self.set_unclean(true);
         // Sent back to back: one round trip.
         let (begun, done, ended) = tokio::join!(
@@ -163,17 +182,17 @@ impl Connection {
         );
         self.set_unclean(ended.is_err());
         // The first error is the cause, the others follow from it.
-        self.checked(begun)?;
+        self.checked(begun.map_err(StoreError::from))?;
         let done = self.checked(done)?;
-        self.checked(ended)?;
+        self.checked(ended.map_err(StoreError::from))?;
         Ok(done)
     }
 
     /// The result of a statement outside a transaction. After an error that means the wrong server
     /// (a primary turned read-only answers reads and fails every write) or a session that lost our
     /// prepared statements, the connection does not go back to its pool.
-    fn checked<T>(&self, result: Result<T, tokio_postgres::Error>) -> Result<T, StoreError> {
-        result.map_err(StoreError::from).inspect_err(|error| {
+    fn checked<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        result.inspect_err(|error| {
             if is_connection_error(error) || is_stale_session(error) {
                 self.set_unclean(true);
             }
@@ -190,16 +209,75 @@ impl Connection {
     }
 }
 
-/// Opens one connection. `on_notify` is woken by every notification of others and when the
-/// connection ends.
+/// What a connection is for, beside statements.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Purpose {
+    /// What its server must know.
+    pub(super) names: Option<Arc<Names>>,
+    /// It listens to a channel: woken by every notification of others and when it ends.
+    pub(super) listens: Option<(&'static str, Arc<Notify>)>,
+}
+
+/// Opens a connection to the first server of the URL that is ready within its time. When a try is
+/// given up, or the caller goes, nothing of it is left.
 pub(super) async fn connect(
     settings: &Settings,
     tls: &MakeRustlsConnect,
-    on_notify: Option<Arc<Notify>>,
+    purpose: Purpose,
     runtime: &Handle,
 ) -> Result<Connection, StoreError> {
-    let (client, mut connection) = settings
-        .config
+    // On the store's own runtime: a socket belongs to the reactor it was opened on, and a web
+    // worker's would take the connection down with it.
+    let mut opening = JoinSet::new();
+    let (settings, tls, on) = (settings.clone(), tls.clone(), runtime.clone());
+    opening.spawn_on(
+        async move { first_ready(&settings, &tls, &purpose, &on).await },
+        runtime,
+    );
+    match opening.join_next().await {
+        Some(Ok(opened)) => opened,
+        _ => Err(StoreError::Unavailable("the program is ending".into())),
+    }
+}
+
+async fn first_ready(
+    settings: &Settings,
+    tls: &MakeRustlsConnect,
+    purpose: &Purpose,
+    runtime: &Handle,
+) -> Result<Connection, StoreError> {
+    let mut errors = Vec::new();
+    for server in settings.servers() {
+        let time = settings.server_time();
+        let opened = tokio::time::timeout(time, open(server, settings, tls, purpose, runtime));
+        let error = match opened.await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => error,
+            Err(_) => StoreError::Unavailable(format!("no answer within {time:?}")),
+        };
+        errors.push((address(server), error));
+    }
+    if errors.len() == 1
+        && let Some((_, error)) = errors.pop()
+    {
+        return Err(error);
+    }
+    let each = errors.into_iter().map(|(server, error)| match error {
+        StoreError::Unavailable(reason) => format!("{server}: {reason}"),
+        other => format!("{server}: {other}"),
+    });
+    Err(StoreError::Unavailable(each.collect::<Vec<_>>().join("; ")))
+}
+
+/// Connects to one server and makes the connection ready.
+async fn open(
+    server: &Config,
+    settings: &Settings,
+    tls: &MakeRustlsConnect,
+    purpose: &Purpose,
+    runtime: &Handle,
+) -> Result<Connection, StoreError> {
+    let (client, mut connection) = server
         .connect(tls.clone())
         .await
         .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
@@ -207,8 +285,8 @@ pub(super) async fn connect(
     let seen = Arc::clone(&warnings);
     let backend = Arc::new(AtomicI32::new(0));
     let own = Arc::clone(&backend);
-    // On the store's own runtime: a web worker's would take the connection down with it.
-    runtime.spawn(async move {
+    let wake = purpose.listens.as_ref().map(|(_, wake)| Arc::clone(wake));
+    let mut driver = Box::pin(async move {
         loop {
             match poll_fn(|cx| connection.poll_message(cx)).await {
                 Some(Ok(AsyncMessage::Notice(notice))) => {
@@ -226,61 +304,93 @@ pub(super) async fn connect(
                 }
                 Some(Ok(AsyncMessage::Notification(heard))) => {
                     // Our own come back too; whoever sent them is awake.
-                    if let Some(notify) = &on_notify
+                    if let Some(wake) = &wake
                         && heard.process_id() != own.load(Ordering::Acquire)
                     {
-                        notify.notify_one();
+                        wake.notify_one();
                     }
                 }
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => break,
             }
         }
-        if let Some(notify) = &on_notify {
-            notify.notify_one();
+        if let Some(wake) = &wake {
+            wake.notify_one();
         }
     });
-    // One message: a session that is lent by the transaction is ours until it is answered.
+    let mut ready = pin!(make_ready(client, settings, purpose, warnings, &backend));
+    // Driven from here until it is ready: a try that is given up takes its socket with it.
+    let connection = tokio::select! {
+        connection = &mut ready => connection?,
+        () = &mut driver => {
+            ready.await?;
+            return Err(StoreError::Unavailable("the server closed the connection".into()));
+        }
+    };
+    runtime.spawn(driver);
+    Ok(connection)
+}
+
+/// The statements that come first: the session is set up, the server takes writes and knows what it
+/// must.
+async fn make_ready(
+    client: Client,
+    settings: &Settings,
+    purpose: &Purpose,
+    warnings: Arc<AtomicU64>,
+    backend: &AtomicI32,
+) -> Result<Connection, StoreError> {
+    const LOOK: &str = "SELECT current_setting('transaction_read_only'), version() LIKE '%linux%', pg_backend_pid()";
     let keepalives = match settings.sessions {
         Sessions::Own => KEEPALIVES,
         Sessions::Lent => "",
     };
+    let begin = begin(settings.sessions, Mode::Work);
     let answer = client
-        .simple_query(&format!(
-            "{keepalives}; SELECT current_setting('synchronous_commit'), version() LIKE '%linux%', pg_backend_pid()"
-        ))
+        .simple_query(&format!("{keepalives}; {begin}{LOOK}; COMMIT"))
         .await?;
-    let row = answer.iter().find_map(|message| match message {
+    let row = answer.iter().rev().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     });
     let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
+    // After a failover the old primary may still answer reads.
+    if column(0) != "off" {
+        return Err(StoreError::Unavailable(
+            "the server does not take writes".into(),
+        ));
+    }
     backend.store(column(2).parse().unwrap_or_default(), Ordering::Release);
-    let own_session = match (settings.sessions, column(0)) {
-        (Sessions::Lent, _) => AS_AT_CONNECT,
-        (Sessions::Own, "off" | "local" | "remote_write") => DURABLE,
-        (Sessions::Own, _) => "",
-    };
     // Behind a pooler, in its session mode too, somebody else began the session.
     let again = format!(
         "SET client_encoding = 'UTF8'; SET application_name = '{}'; {keepalives}",
         settings.application_name().replace('\'', "''")
     );
     let looks_for_client = column(1) == "t";
-    Ok(Connection {
+    let connection = Connection {
         client,
         sessions: settings.sessions,
         statements: Mutex::default(),
         warnings,
         unclean: AtomicBool::new(false),
-        own_session,
+        proved: AtomicUsize::new(0),
         after_handlers: format!("{FORGET}; {again}"),
         looks_for_client,
-    })
+    };
+    if let Some(names) = &purpose.names {
+        names.prove(&connection).await?;
+    }
+    if let Some((channel, _)) = &purpose.listens {
+        connection
+            .client
+            .batch_execute(&format!("LISTEN {channel}"))
+            .await?;
+    }
+    Ok(connection)
 }
 
 /// The reason without the URL, which may hold a password.
-pub(super) fn describe_connect(error: &tokio_postgres::Error) -> String {
+fn describe_connect(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         return format!("{} (SQLSTATE {})", db.message(), db.code().code());
     }
@@ -292,7 +402,7 @@ pub(crate) struct Manager {
     settings: Settings,
     tls: MakeRustlsConnect,
     runtime: Handle,
-    /// What a new connection must know before it is lent.
+    /// What the server must know before a connection is lent.
     names: Option<Arc<Names>>,
 }
 
@@ -307,22 +417,11 @@ impl managed::Manager for Manager {
     type Error = StoreError;
 
     async fn create(&self) -> Result<Connection, StoreError> {
-        // Opened on the store's runtime too: a socket belongs to the reactor it was opened on.
-        let (settings, tls, runtime) = (
-            self.settings.clone(),
-            self.tls.clone(),
-            self.runtime.clone(),
-        );
-        let opened = self
-            .runtime
-            .spawn(async move { connect(&settings, &tls, None, &runtime).await });
-        let connection = opened
-            .await
-            .map_err(|error| StoreError::Unavailable(error.to_string()))??;
-        if let Some(names) = &self.names {
-            names.prove(&connection).await?;
-        }
-        Ok(connection)
+        let purpose = Purpose {
+            names: self.names.clone(),
+            ..Purpose::default()
+        };
+        connect(&self.settings, &self.tls, purpose, &self.runtime).await
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<StoreError> {
@@ -330,6 +429,14 @@ impl managed::Manager for Manager {
             return Err(RecycleError::message(
                 "closed, inside a transaction, or no longer writable",
             ));
+        }
+        if let Some(names) = &self.names
+            && names.count() != connection.proved()
+        {
+            names
+                .prove(connection)
+                .await
+                .map_err(RecycleError::Backend)?;
         }
         Ok(())
     }

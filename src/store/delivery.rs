@@ -454,7 +454,6 @@ pub(crate) async fn record_attempts(
 pub(crate) async fn record_evidence(
     transaction: &Transaction<'_>,
     attempt: &NewAttempt,
-    number: i32,
 ) -> Result<bool, StoreError> {
     let recorded = transaction
         .execute(
@@ -464,7 +463,6 @@ pub(crate) async fn record_evidence(
                 &attempt.handler_id,
                 &attempt.run,
                 &attempt.token,
-                &number,
                 &attempt.error,
                 &attempt.age.as_secs_f64(),
             ],

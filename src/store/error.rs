@@ -57,6 +57,11 @@ impl StoreError {
             _ => None,
         }
     }
+
+    /// The class of the SQLSTATE, its first two characters.
+    pub(crate) fn sqlstate_class(&self) -> Option<&str> {
+        self.sqlstate()?.code().get(..2)
+    }
 }
 
 impl From<tokio_postgres::Error> for StoreError {

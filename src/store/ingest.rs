@@ -215,7 +215,6 @@ pub(crate) async fn reserve<'c, 'a>(
     let rows = match rows {
         Ok(rows) => rows,
         Err(error) => {
-            let error = StoreError::from(error);
             transaction.rollback(&error).await;
             return Err(error);
         }

@@ -73,9 +73,10 @@ pub(crate) async fn begin<'c>(
     // The first error is the cause, the others follow from it.
     let read = rows.and_then(|rows| {
         let done = done?;
-        planned.map(|()| (rows, done))
+        planned?;
+        Ok((rows, done))
     });
-    match read.map_err(StoreError::from) {
+    match read {
         Ok((rows, done)) => Ok((transaction, locked(leases, &rows, &done))),
         Err(error) => {
             transaction.rollback(&error).await;

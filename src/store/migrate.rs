@@ -1,12 +1,16 @@
 //! Forward-only migrations under a lock, with a history of their own in schema `oncehook`.
+//!
+//! Each is one transaction with the lock and its line of history, which expects nothing of its session:
+//! a pooler may lend another one for the next.
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-use tokio_postgres::{Client, SimpleQueryMessage};
+use refinery::Migration;
+use tokio::runtime::Handle;
+use tokio_postgres::Row;
 
-use super::connection::KEEPALIVES;
-use super::settings::Sessions;
+use super::connection::{Connection, Purpose, connect};
+use super::transaction::{Limits, Mode, Transaction};
 use super::{Settings, StoreError, tls};
 
 mod embedded {
@@ -14,11 +18,32 @@ mod embedded {
     refinery::embed_migrations!("src/store/migrations");
 }
 
-const HISTORY: &str = "oncehook.schema_history";
-/// Between tries for the lock.
+/// What scripts depend on, beside what every transaction of ours sets. The time is for a host that
+/// vanished behind a pooler.
+const FOR_SCRIPTS: &str = "SET LOCAL statement_timeout TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT; \
+     SET LOCAL standard_conforming_strings TO DEFAULT; SET LOCAL idle_in_transaction_session_timeout = '10min'";
+
+const LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtext('oncehook.migrate'))";
+const HISTORY: &str = "CREATE SCHEMA IF NOT EXISTS oncehook;
+    CREATE TABLE IF NOT EXISTS oncehook.schema_history
+      (version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255))";
+const HAS_HISTORY: &str = "SELECT to_regclass('oncehook.schema_history') IS NOT NULL";
+const APPLIED: &str =
+    "SELECT version, name, checksum FROM oncehook.schema_history ORDER BY version";
+const RECORD: &str = "INSERT INTO oncehook.schema_history (version, name, applied_on, checksum)
+    VALUES ($1, $2, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), $3)";
+
+/// Between tries for the lock. Who waits holds no session meanwhile.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
-/// For the second connection, which a pooler with room for one would keep waiting.
-const SECOND_CONNECTION: Duration = Duration::from_secs(30);
+
+/// What one transaction did.
+enum Step {
+    /// Another process has the lock.
+    Locked,
+    Applied(String),
+    /// Nothing was pending.
+    UpToDate,
+}
 
 /// Applies what is pending; returns the names applied. Any number of nodes may call it at once.
 ///
@@ -27,60 +52,79 @@ const SECOND_CONNECTION: Duration = Duration::from_secs(30);
 /// [`StoreError::Migration`] when one fails (nothing of it stays), or when the database is newer
 /// than this program.
 pub async fn run(settings: &Settings) -> Result<Vec<String>, StoreError> {
-    let (holder, holding) = client(settings).await?;
-    lock(&holder).await?;
-    let (mut client, task) = tokio::time::timeout(SECOND_CONNECTION, client(settings))
-        .await
-        .map_err(|_| {
-            StoreError::Unavailable(
-                "migrations need two connections at once, and the second was not lent within 30 s"
-                    .into(),
-            )
-        })??;
-    let result = locked(&mut client).await;
-    drop((client, holder));
-    task.abort();
-    holding.abort();
-    result
-}
-
-/// Holds the lock until the connection ends, in a transaction of its own: a session may be lent to
-/// another after each transaction of the migrations. Who waits holds no session meanwhile.
-async fn lock(holder: &Client) -> Result<(), StoreError> {
+    let connection = connection(settings).await?;
+    let migrations = migrations();
+    let mut applied = Vec::new();
     loop {
-        // The time is for a host that vanished behind a pooler. A lock that ended too early costs
-        // an error: each migration is one transaction with its line of history.
-        let answer = holder
-            .simple_query(
-                "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10min'; \
-                 SELECT pg_try_advisory_xact_lock(hashtext('oncehook.migrate'))",
-            )
-            .await?;
-        let locked = answer.iter().any(
-            |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
-        );
-        if locked {
-            return Ok(());
+        let transaction = Transaction::with(Mode::Work, &connection, FOR_SCRIPTS).await?;
+        let done = step(&transaction, &migrations).await;
+        match transaction.end(done).await? {
+            Step::Locked => tokio::time::sleep(LOCK_PAUSE).await,
+            Step::Applied(name) => applied.push(name),
+            Step::UpToDate => return Ok(applied),
         }
-        holder.batch_execute("ROLLBACK").await?;
-        tokio::time::sleep(LOCK_PAUSE).await;
     }
 }
 
-async fn locked(client: &mut Client) -> Result<Vec<String>, StoreError> {
+async fn step(transaction: &Transaction<'_>, migrations: &[Migration]) -> Result<Step, StoreError> {
+    if !is_true(&transaction.query(LOCK, &[]).await?) {
+        return Ok(Step::Locked);
+    }
+    let client = transaction.connection().client();
+    client.batch_execute(HISTORY).await?;
+    let history = transaction.query(APPLIED, &[]).await?;
+    expect_known(&history, migrations)?;
+    let Some(next) = pending_of(migrations, &history).next() else {
+        return Ok(Step::UpToDate);
+    };
+    let failed = |error: &dyn std::error::Error| {
+        StoreError::Migration(format!("{next}: {}", super::error::chain(error)))
+    };
+    let script = next.sql().unwrap_or_default();
     client
-        .batch_execute("CREATE SCHEMA IF NOT EXISTS oncehook")
-        .await?;
-    let report = embedded::migrations::runner()
-        .set_migration_table_name(HISTORY)
-        .run_async(client)
+        .batch_execute(script)
         .await
-        .map_err(|error| StoreError::Migration(super::error::chain(&error)))?;
-    Ok(report
-        .applied_migrations()
+        .map_err(|error| failed(&error))?;
+    let checksum = next.checksum().to_string();
+    transaction
+        .execute(RECORD, &[&next.version(), &next.name(), &checksum])
+        .await
+        .map_err(|error| failed(&error))?;
+    Ok(Step::Applied(next.to_string()))
+}
+
+/// Whether what was applied is what this program has, so that it does not go on from elsewhere.
+fn expect_known(history: &[Row], migrations: &[Migration]) -> Result<(), StoreError> {
+    for row in history {
+        let text = |column| row.get::<_, Option<&str>>(column).unwrap_or_default();
+        let (version, name): (i32, &str) = (row.get(0), text(1));
+        let known = migrations.iter().find(|known| known.version() == version);
+        let Some(known) = known else {
+            return Err(StoreError::Migration(format!(
+                "the database is newer than this program: it has V{version}__{name}"
+            )));
+        };
+        if known.name() != name || known.checksum().to_string() != text(2) {
+            return Err(StoreError::Migration(format!(
+                "V{version}__{name} was applied with another text than this program has"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn pending_of<'m>(
+    migrations: &'m [Migration],
+    history: &[Row],
+) -> impl Iterator<Item = &'m Migration> {
+    let applied: Vec<i32> = history.iter().map(|row| row.get(0)).collect();
+    migrations
         .iter()
-        .map(ToString::to_string)
-        .collect())
+        .filter(move |migration| !applied.contains(&migration.version()))
+}
+
+fn is_true(rows: &[Row]) -> bool {
+    rows.first().is_some_and(|row| row.get(0))
 }
 
 /// Names of the migrations not yet applied.
@@ -89,65 +133,52 @@ async fn locked(client: &mut Client) -> Result<Vec<String>, StoreError> {
 ///
 /// When the database cannot be asked.
 pub async fn pending(settings: &Settings) -> Result<Vec<String>, StoreError> {
-    let (mut client, task) = client(settings).await?;
-    let exists: bool = client
-        .query_typed_one(
-            "SELECT to_regclass($1) IS NOT NULL",
-            &[(&HISTORY, Type::TEXT)],
-        )
-        .await?
-        .get(0);
-    let runner = embedded::migrations::runner();
-    let applied = if exists {
-        let mut runner = embedded::migrations::runner();
-        runner
-            .set_migration_table_name(HISTORY)
-            .get_applied_migrations_async(&mut client)
-            .await
-            .map_err(|error| StoreError::Migration(super::error::chain(&error)))?
-    } else {
-        Vec::new()
-    };
-    drop(client);
-    task.abort();
-    Ok(runner
-        .get_migrations()
-        .iter()
-        .filter(|migration| {
-            !applied
-                .iter()
-                .any(|done| done.version() == migration.version())
-        })
+    let connection = connection(settings).await?;
+    let transaction = Transaction::snapshot(&connection, Limits::SHORT).await?;
+    let read = async {
+        if is_true(&transaction.query(HAS_HISTORY, &[]).await?) {
+            transaction.query(APPLIED, &[]).await
+        } else {
+            Ok(Vec::new())
+        }
+    }
+    .await;
+    let history = transaction.end(read).await?;
+    let migrations = migrations();
+    Ok(pending_of(&migrations, &history)
         .map(ToString::to_string)
         .collect())
 }
 
 /// Versions of the migrations that this program has.
 pub(super) fn versions() -> Vec<i32> {
-    let runner = embedded::migrations::runner();
-    let migrations = runner.get_migrations().iter();
-    migrations.map(refinery::Migration::version).collect()
+    migrations().iter().map(Migration::version).collect()
 }
 
-/// Runs a script in one implicit transaction.
+/// Runs a script in one transaction.
 pub(super) async fn execute(settings: &Settings, script: &str) -> Result<(), StoreError> {
-    let (client, task) = client(settings).await?;
-    let result = client.batch_execute(script).await;
-    drop(client);
-    task.abort();
-    Ok(result?)
+    let connection = connection(settings).await?;
+    let transaction = Transaction::with(Mode::Work, &connection, FOR_SCRIPTS).await?;
+    let done = connection.client().batch_execute(script).await;
+    transaction.end(done.map_err(StoreError::from)).await
 }
 
-async fn client(settings: &Settings) -> Result<(Client, tokio::task::JoinHandle<()>), StoreError> {
+/// In the order of their versions.
+fn migrations() -> Vec<Migration> {
+    let mut migrations = embedded::migrations::runner().get_migrations().clone();
+    migrations.sort_by_key(Migration::version);
+    migrations
+}
+
+async fn connection(settings: &Settings) -> Result<Connection, StoreError> {
     let settings = settings.with_session().unwrap_or(settings);
-    let (client, connection) = settings
-        .config
-        .connect(tls::connector(settings)?)
-        .await
-        .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
-    let task = tokio::spawn(async move { drop(connection.await) });
-    if settings.sessions == Sessions::Own {
-        client.batch_execute(KEEPALIVES).await?;
-    }
-    Ok((client, task))
+    let runtime =
+        Handle::try_current().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    connect(
+        settings,
+        &tls::connector(settings)?,
+        Purpose::default(),
+        &runtime,
+    )
+    .await
 }

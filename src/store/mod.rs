@@ -36,6 +36,7 @@ mod work;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 
 pub use error::StoreError;
 pub use replay::ReplayRequest;
@@ -66,6 +67,8 @@ struct Pools {
     names: Arc<Names>,
     /// Lanes to look at after a commit.
     lanes: Pending,
+    /// Set when it was looked.
+    pooling_fits: OnceCell<()>,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
@@ -95,6 +98,7 @@ impl Store {
             queries: pool(QUERY_CONNECTIONS, None)?,
             names,
             lanes: Pending::default(),
+            pooling_fits: OnceCell::new(),
             settings,
             runtime,
         })))

@@ -1,5 +1,5 @@
 //! The ids under which this node has registered its names, proved on every connection that
-//! writes them.
+//! writes them, and once more on those that were open before a name came.
 //!
 //! A server that took over without the last commits of its predecessor may not know a name that
 //! was registered there; the next name registered here would be given its id, and events of one
@@ -25,6 +25,12 @@ struct Known {
     handlers: BTreeSet<(i32, String)>,
 }
 
+impl Known {
+    fn count(&self) -> usize {
+        self.sources.len() + self.handlers.len()
+    }
+}
+
 impl Names {
     pub(super) fn add(&self, sources: &[Registered], handlers: &[Registered]) {
         let pair = |name: &Registered| (name.id, name.first_name.clone());
@@ -39,6 +45,14 @@ impl Names {
         known.sources.extend(sources);
     }
 
+    /// How many there are. None is ever taken out, so another number means that there are new ones.
+    pub(super) fn count(&self) -> usize {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .count()
+    }
+
     /// Whether this server knows the names under the same ids.
     ///
     /// # Errors
@@ -50,13 +64,17 @@ impl Names {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
+        let count = known.count();
         let (source_ids, sources): (Vec<i32>, Vec<String>) = known.sources.into_iter().unzip();
         let (handler_ids, handlers): (Vec<i32>, Vec<String>) = known.handlers.into_iter().unzip();
         let unknown = connection
             .query_alone(UNKNOWN, &[&source_ids, &sources, &handler_ids, &handlers])
             .await?;
         match unknown.first() {
-            None => Ok(()),
+            None => {
+                connection.set_proved(count);
+                Ok(())
+            }
             Some(row) => Err(StoreError::Unavailable(format!(
                 "this server does not know {:?} as it was registered, it has lost commits; restart this node",
                 row.get::<_, &str>(0)

@@ -11,14 +11,22 @@ use super::{Store, StoreError};
 const ANSWERED: Duration = Duration::from_secs(2);
 
 impl Store {
-    /// Looks whether `database.pooling` fits what `database.url` leads to: while one connection is
-    /// inside a transaction, another one asks for its session. A busy pooler may go unnoticed here;
-    /// one that is found out is one for certain.
+    /// Looks, once, whether `database.pooling` fits what `database.url` leads to: while one
+    /// connection is inside a transaction, another one asks for its session. A busy pooler may go
+    /// unnoticed here; one that is found out is one for certain.
     ///
     /// # Errors
     ///
     /// [`StoreError::Refused`] with the setting to change; or the database cannot be asked.
     pub async fn check_pooling(&self) -> Result<(), StoreError> {
+        let looked = self
+            .0
+            .pooling_fits
+            .get_or_try_init(|| self.look_at_pooling());
+        looked.await.copied()
+    }
+
+    async fn look_at_pooling(&self) -> Result<(), StoreError> {
         let (one, other) = (self.admin().await?, self.admin().await?);
         let own = session(one.client(), "").await?;
         // Dropped unclean: nothing that goes wrong below comes back to the pool.

@@ -3,8 +3,7 @@
 use tokio_postgres::Row;
 
 use super::connection::Connection;
-use super::error::is_statement_of_other_session;
-use super::transaction::{Limits, Transaction};
+use super::transaction::{Limits, Transaction, is_stale_session};
 use super::{Store, StoreError, audit};
 
 const SOURCE: &str = include_str!("sql/source_register.sql");
@@ -130,15 +129,8 @@ impl Store {
             .query_alone(FUNCTION, &[&name])
             .await
             // A name that is no name at all is an error of the lookup (class 42 or 22).
-            .map_err(|error| match error.sqlstate() {
-                Some(code)
-                    if !is_statement_of_other_session(code)
-                        && ["42", "22"]
-                            .iter()
-                            .any(|class| code.code().starts_with(class)) =>
-                {
-                    StoreError::Refused(wanted())
-                }
+            .map_err(|error| match error.sqlstate_class() {
+                Some("22" | "42") if !is_stale_session(&error) => StoreError::Refused(wanted()),
                 _ => error,
             })?;
         let row = rows.first().ok_or_else(|| StoreError::Refused(wanted()))?;

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio_postgres::config::{Config, SslMode, TargetSessionAttrs};
+use rand::seq::SliceRandom;
+use tokio_postgres::config::{Config, Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use super::StoreError;
 
-/// Longest wait for one server of the URL, unless the URL says another.
-const CONNECT: Duration = Duration::from_secs(5);
-/// For all of them, so that the last one is tried too before a pool gives up.
-const CONNECT_ALL: Duration = Duration::from_secs(8);
+/// Longest wait until a connection is ready, for all servers of the URL together: the last one is
+/// tried too before a pool gives up. Each has its share, unless the URL says `connect_timeout`.
+const READY: Duration = Duration::from_secs(8);
 
 /// How far the server's certificate is checked.
 ///
@@ -39,7 +39,8 @@ pub(super) enum Sessions {
 /// Connection settings parsed from a URL; honours `sslmode` up to `verify-full` and `sslrootcert`.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub(super) config: Config,
+    /// One for each server of the URL, in its order.
+    servers: Vec<Config>,
     pub(super) trust: Trust,
     pub(super) root_cert: Option<PathBuf>,
     pub(super) sessions: Sessions,
@@ -80,6 +81,22 @@ impl Settings {
         }
     }
 
+    /// The servers in the order in which they are tried.
+    pub(super) fn servers(&self) -> Vec<&Config> {
+        let mut servers: Vec<&Config> = self.servers.iter().collect();
+        let random = |server: &&Config| server.get_load_balance_hosts() == LoadBalanceHosts::Random;
+        if servers.iter().any(random) {
+            servers.shuffle(&mut rand::rng());
+        }
+        servers
+    }
+
+    /// Longest wait until a connection to one server is ready.
+    pub(super) fn server_time(&self) -> Duration {
+        let of_url = self.servers.first().and_then(Config::get_connect_timeout);
+        of_url.copied().unwrap_or(READY)
+    }
+
     fn parse_key(key: &'static str, url: &str) -> Result<Self, StoreError> {
         Self::read(url).map_err(|reason| StoreError::Url(key, reason))
     }
@@ -104,12 +121,8 @@ impl Settings {
             }
         };
         config.ssl_mode(ssl);
-        // After a failover the old primary may still answer reads.
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        if config.get_connect_timeout().is_none() {
-            let servers = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
-            config.connect_timeout(CONNECT.min(CONNECT_ALL / servers));
-        }
+        // Asked when the connection is made ready: for a session that is lent it takes more.
+        config.target_session_attrs(TargetSessionAttrs::Any);
         // A server that has vanished is noticed within half a minute, whoever's turn it is.
         config.keepalives_idle(Duration::from_secs(15));
         config.keepalives_interval(Duration::from_secs(5));
@@ -118,8 +131,15 @@ impl Settings {
         if config.get_application_name().is_none() {
             config.application_name("oncehook");
         }
+        let mut servers = each_server(&config)?;
+        let count = u32::try_from(servers.len()).unwrap_or(u32::MAX);
+        for server in &mut servers {
+            if server.get_connect_timeout().is_none() {
+                server.connect_timeout(READY / count);
+            }
+        }
         Ok(Self {
-            config,
+            servers,
             trust,
             root_cert,
             sessions: Sessions::Own,
@@ -128,13 +148,103 @@ impl Settings {
     }
 
     pub(super) fn application_name(&self) -> &str {
-        self.config.get_application_name().unwrap_or_default()
+        let of_first = self.servers.first().and_then(Config::get_application_name);
+        of_first.unwrap_or_default()
     }
 
     /// The database's name, for people.
     pub fn database(&self) -> &str {
-        self.config.get_dbname().unwrap_or("(default)")
+        let of_first = self.servers.first().and_then(Config::get_dbname);
+        of_first.unwrap_or("(default)")
     }
+}
+
+/// A configuration for each server, so that each has a time of its own: the driver's bounds the TCP
+/// connection only, and a server that accepts it and says nothing would be waited for.
+fn each_server(config: &Config) -> Result<Vec<Config>, String> {
+    let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
+    let (ports, count) = (config.get_ports(), hosts.len().max(addresses.len()));
+    if count == 0 {
+        return Err("it names no host".into());
+    }
+    let fits = |len: usize, alone: usize| len <= alone || len == count;
+    if !fits(hosts.len(), 0) || !fits(addresses.len(), 0) || !fits(ports.len(), 1) {
+        return Err("hosts, hostaddr and ports are not equally many".into());
+    }
+    Ok((0..count)
+        .map(|n| {
+            let mut server = without_hosts(config);
+            match hosts.get(n) {
+                Some(Host::Tcp(name)) => {
+                    server.host(name);
+                }
+                Some(Host::Unix(folder)) => {
+                    server.host_path(folder);
+                }
+                None => {}
+            }
+            if let Some(address) = addresses.get(n) {
+                server.hostaddr(*address);
+            }
+            if let Some(port) = ports.get(n).or(ports.first()) {
+                server.port(*port);
+            }
+            server
+        })
+        .collect())
+}
+
+/// All but the servers: there is no taking them out.
+fn without_hosts(config: &Config) -> Config {
+    let mut copy = Config::new();
+    if let Some(user) = config.get_user() {
+        copy.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        copy.password(password);
+    }
+    if let Some(name) = config.get_dbname() {
+        copy.dbname(name);
+    }
+    if let Some(options) = config.get_options() {
+        copy.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        copy.application_name(name);
+    }
+    if let Some(time) = config.get_connect_timeout() {
+        copy.connect_timeout(*time);
+    }
+    if let Some(time) = config.get_tcp_user_timeout() {
+        copy.tcp_user_timeout(*time);
+    }
+    if let Some(time) = config.get_keepalives_interval() {
+        copy.keepalives_interval(time);
+    }
+    if let Some(count) = config.get_keepalives_retries() {
+        copy.keepalives_retries(count);
+    }
+    copy.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .target_session_attrs(config.get_target_session_attrs())
+        .channel_binding(config.get_channel_binding())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    copy
+}
+
+/// The address of a server, for people.
+pub(super) fn address(server: &Config) -> String {
+    let host = match server.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        Some(Host::Unix(folder)) => folder.display().to_string(),
+        None => server
+            .get_hostaddrs()
+            .first()
+            .map_or_else(String::new, ToString::to_string),
+    };
+    format!("{host}:{}", server.get_ports().first().unwrap_or(&5432))
 }
 
 /// The URL without `sslmode` and `sslrootcert`, which tokio-postgres knows in part only.
@@ -237,7 +347,7 @@ mod tests {
         ];
         for (url, ssl, trust) in cases {
             let settings = Settings::parse(url).unwrap();
-            assert_eq!(settings.config.get_ssl_mode(), ssl, "{url}");
+            assert_eq!(settings.servers[0].get_ssl_mode(), ssl, "{url}");
             assert_eq!(settings.trust, trust, "{url}");
             assert_eq!(settings.database(), "d");
         }
@@ -249,14 +359,55 @@ mod tests {
     #[test]
     fn every_server_of_the_url_is_tried_before_the_pool_gives_up() {
         for (url, each_ms) in [
-            ("postgresql://u@a/d", 5_000),
+            ("postgresql://u@a/d", 8_000),
             ("postgresql://u@a:1,b:2/d", 4_000),
             ("postgresql://u@a,b,c,d/d", 2_000),
             ("postgresql://u@a,b/d?connect_timeout=9", 9_000),
         ] {
             let settings = Settings::parse(url).unwrap();
-            let each = settings.config.get_connect_timeout().copied();
-            assert_eq!(each, Some(Duration::from_millis(each_ms)), "{url}");
+            let each = settings.server_time();
+            assert_eq!(each, Duration::from_millis(each_ms), "{url}");
+        }
+    }
+
+    #[test]
+    fn each_server_of_the_url_has_all_that_the_url_says() {
+        let says = "d?hostaddr=HOSTADDR&options=-c%20x%3Dy&application_name=n&connect_timeout=3&tcp_user_timeout=4\
+                    &keepalives=1&keepalives_idle=5&keepalives_interval=6&keepalives_retries=7\
+                    &target_session_attrs=read-only&channel_binding=disable&load_balance_hosts=random\
+                    &sslmode=require&sslnegotiation=direct";
+        let parsed = |servers: &str, addresses: &str| {
+            let says = says.replace("HOSTADDR", addresses);
+            Settings::parse(&format!("postgresql://u:p@{servers}/{says}"))
+                .unwrap()
+                .servers
+        };
+        let both = parsed("a:1,b:2", "10.0.0.1,10.0.0.2");
+        let each = [parsed("a:1", "10.0.0.1"), parsed("b:2", "10.0.0.2")].concat();
+        assert_eq!(both, each);
+        let names: Vec<String> = both.iter().map(address).collect();
+        assert_eq!(names, ["a:1", "b:2"]);
+        // Nothing that the driver knows is left out.
+        let plain: Config = format!(
+            "postgresql://u:p@a:1/{}",
+            says.replace("HOSTADDR", "10.0.0.1")
+        )
+        .replace("&sslmode=require", "")
+        .parse()
+        .unwrap();
+        let mut copy = without_hosts(&plain);
+        copy.host("a").hostaddr("10.0.0.1".parse().unwrap()).port(1);
+        assert_eq!(copy, plain);
+    }
+
+    #[test]
+    fn servers_that_do_not_fit_together_are_refused() {
+        for url in [
+            "user=u dbname=d",
+            "postgresql://u@a:1,b:2,c:3/d?hostaddr=10.0.0.1",
+            "host=a,b,c port=1,2 user=u",
+        ] {
+            assert!(Settings::parse(url).is_err(), "{url}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::connection::{Connection, connect};
+use super::connection::{Connection, Purpose, connect};
 use super::{Store, StoreError, tls};
 
 /// A connection of its own that hears and sends wake-ups, off every commit path.
@@ -18,23 +18,21 @@ impl Store {
     }
 
     /// Connects and listens; `wake` is notified by every wake-up and when the connection ends.
-    /// `None` without a session for it: then polling is all there is.
-    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Option<Signal>, StoreError> {
-        let Some(settings) = self.0.settings.with_session() else {
-            return Ok(None);
+    ///
+    /// # Errors
+    ///
+    /// No connection, or no session for it; then polling is all there is.
+    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Signal, StoreError> {
+        let settings = self.0.settings.with_session().ok_or_else(|| {
+            StoreError::Unavailable("a session that is lent hears nothing".into())
+        })?;
+        let purpose = Purpose {
+            listens: Some(("oncehook_work", wake)),
+            ..Purpose::default()
         };
-        let connection = connect(
-            settings,
-            &tls::connector(settings)?,
-            Some(wake),
-            &self.0.runtime,
-        )
-        .await?;
-        connection
-            .client()
-            .batch_execute("LISTEN oncehook_work")
-            .await?;
-        Ok(Some(Signal(connection)))
+        let tls = tls::connector(settings)?;
+        let connection = connect(settings, &tls, purpose, &self.0.runtime).await?;
+        Ok(Signal(connection))
     }
 }
 

@@ -24,11 +24,11 @@ impl Prepared {
         &self,
         client: &Client,
         params: Params<'_>,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        match self {
-            Self::Named(statement) => client.query(statement, params).await,
-            Self::Unnamed(sql, types) => client.query_typed(sql, &typed(params, types)).await,
-        }
+    ) -> Result<Vec<Row>, StoreError> {
+        Ok(match self {
+            Self::Named(statement) => client.query(statement, params).await?,
+            Self::Unnamed(sql, types) => client.query_typed(sql, &typed(params, types)?).await?,
+        })
     }
 
     /// The number of rows changed.
@@ -36,16 +36,27 @@ impl Prepared {
         &self,
         client: &Client,
         params: Params<'_>,
-    ) -> Result<u64, tokio_postgres::Error> {
-        match self {
-            Self::Named(statement) => client.execute(statement, params).await,
-            Self::Unnamed(sql, types) => client.execute_typed(sql, &typed(params, types)).await,
-        }
+    ) -> Result<u64, StoreError> {
+        Ok(match self {
+            Self::Named(statement) => client.execute(statement, params).await?,
+            Self::Unnamed(sql, types) => client.execute_typed(sql, &typed(params, types)?).await?,
+        })
     }
 }
 
-fn typed<'a>(params: Params<'a>, types: &[Type]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
-    params.iter().copied().zip(types.iter().cloned()).collect()
+fn typed<'a>(
+    params: Params<'a>,
+    types: &[Type],
+) -> Result<Vec<(&'a (dyn ToSql + Sync), Type)>, StoreError> {
+    // The server would not mind a parameter that its statement does not use.
+    if params.len() != types.len() {
+        return Err(StoreError::Refused(format!(
+            "{} parameters for a statement that takes {}",
+            params.len(),
+            types.len()
+        )));
+    }
+    Ok(params.iter().copied().zip(types.iter().cloned()).collect())
 }
 
 /// What PostgreSQL takes the parameters for. One message, so that all of it runs in one session and

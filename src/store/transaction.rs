@@ -1,7 +1,9 @@
 //! Short transactions with a durability guard.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -9,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use super::StoreError;
 use super::connection::Connection;
 use super::error::is_statement_of_other_session;
+use super::settings::Sessions;
 
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -21,15 +24,57 @@ pub(super) const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
 /// Handlers get the plans that the operator's settings give.
 pub(super) const AS_CONFIGURED: &str = "SET LOCAL enable_seqscan TO DEFAULT";
 
-/// For a role or database that lowers durability: it does not lower ours.
-pub(super) const DURABLE: &str = "SET LOCAL synchronous_commit = on; ";
-
-/// For a session that was another's before: no role, no objects under the same names, no COMMIT
-/// that does not wait for the disk are taken over. An operator's stronger setting stays.
-pub(super) const AS_AT_CONNECT: &str = "\
-    SET LOCAL role TO DEFAULT; SET LOCAL search_path TO DEFAULT; SET LOCAL synchronous_commit TO DEFAULT; \
+/// Who lowers durability, whether before we connected or since, does not lower ours. An operator's
+/// stronger setting stays.
+const DURABLE: &str = "\
     SELECT set_config('synchronous_commit', 'on', true) \
      WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write'); ";
+
+/// For a session that was another's before: no role and no objects under the same names are taken
+/// over, and durability and writability are as configured.
+const AS_AT_CONNECT: &str = "\
+    SET LOCAL role TO DEFAULT; SET LOCAL search_path TO DEFAULT; SET LOCAL synchronous_commit TO DEFAULT; \
+    SET LOCAL default_transaction_read_only TO DEFAULT; ";
+
+/// Whoever had the session before does not make our transaction read-only, the operator does.
+const WRITABLE_AS_CONFIGURED: &str = "\
+    SELECT set_config('transaction_read_only', 'on', true) \
+     WHERE current_setting('default_transaction_read_only') = 'on'; ";
+
+/// What a transaction is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Anything, at READ COMMITTED.
+    Work,
+    /// Reading only: every statement sees what was committed at the first one.
+    Snapshot,
+}
+
+/// BEGIN, and what makes the session ours for its length. With what follows it is one message.
+pub(super) fn begin(sessions: Sessions, mode: Mode) -> String {
+    match (sessions, mode) {
+        (Sessions::Own, Mode::Work) => {
+            format!("BEGIN ISOLATION LEVEL READ COMMITTED; {DURABLE}")
+        }
+        (Sessions::Lent, Mode::Work) => format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {AS_AT_CONNECT}{WRITABLE_AS_CONFIGURED}{DURABLE}"
+        ),
+        (Sessions::Own, Mode::Snapshot) => {
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ".to_owned()
+        }
+        (Sessions::Lent, Mode::Snapshot) => {
+            format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {AS_AT_CONNECT}")
+        }
+    }
+}
+
+/// What comes before a statement outside of a transaction, in the same message.
+pub(super) fn session(sessions: Sessions) -> &'static str {
+    match sessions {
+        Sessions::Own => "",
+        Sessions::Lent => AS_AT_CONNECT,
+    }
+}
 
 /// Server-side limits of one transaction, set with `SET LOCAL`.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +94,32 @@ impl Limits {
         idle: Duration::from_secs(5),
         lock: Duration::from_millis(500),
     };
+
+    /// For one statement in a transaction of its own; what people ask may take a while.
+    pub(super) const ALONE: Self = Self {
+        statement: Duration::from_secs(30),
+        idle: Duration::from_secs(5),
+        lock: Duration::from_secs(5),
+    };
+}
+
+/// The settings of limits.
+pub(super) fn set(limits: Limits) -> String {
+    format!(
+        "SET LOCAL statement_timeout = {}; SET LOCAL idle_in_transaction_session_timeout = {}; \
+         SET LOCAL lock_timeout = {}; ",
+        limits.statement.as_millis(),
+        limits.idle.as_millis(),
+        limits.lock.as_millis(),
+    )
+}
+
+/// How a transaction's end leaves its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Session {
+    Clean,
+    /// With something of a handler's: of no use to anybody else.
+    Dirty,
 }
 
 /// A transaction that is over only when COMMIT or ROLLBACK was answered: a connection that comes
@@ -67,7 +138,7 @@ impl<'c> Transaction<'c> {
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
-        Self::begin_at("READ COMMITTED", connection, limits).await
+        Self::limited(Mode::Work, connection, limits).await
     }
 
     /// BEGIN for reading only: every statement sees what was committed at the first one.
@@ -75,15 +146,14 @@ impl<'c> Transaction<'c> {
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
-        Self::begin_at("REPEATABLE READ READ ONLY", connection, limits).await
+        Self::limited(Mode::Snapshot, connection, limits).await
     }
 
-    async fn begin_at(
-        mode: &str,
+    async fn limited(
+        mode: Mode,
         connection: &'c Connection,
         limits: Limits,
     ) -> Result<Self, StoreError> {
-        let own = connection.own_session();
         // The statement of a node that died would keep its rows locked until its time-out.
         let client_check =
             if connection.looks_for_client() && limits.statement > Limits::SHORT.statement {
@@ -91,13 +161,17 @@ impl<'c> Transaction<'c> {
             } else {
                 ""
             };
-        let text = format!(
-            "BEGIN ISOLATION LEVEL {mode}; {own}{BY_INDEX}; {client_check} SET LOCAL statement_timeout = {}; \
-             SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = {}",
-            limits.statement.as_millis(),
-            limits.idle.as_millis(),
-            limits.lock.as_millis(),
-        );
+        let settings = format!("{}{BY_INDEX}; {client_check}", set(limits));
+        Self::with(mode, connection, &settings).await
+    }
+
+    /// BEGIN with settings of the caller's own.
+    pub(super) async fn with(
+        mode: Mode,
+        connection: &'c Connection,
+        settings: &str,
+    ) -> Result<Self, StoreError> {
+        let text = begin(connection.sessions(), mode) + settings;
         connection.set_unclean(true);
         connection.client().batch_execute(&text).await?;
         Ok(Self {
@@ -115,15 +189,25 @@ impl<'c> Transaction<'c> {
     }
 
     /// COMMIT or ROLLBACK, and what else the end needs. One message: a session that is lent is still
-    /// the same. An error behind the COMMIT is read back as one of it.
-    async fn finish(&self, word: &str) -> Result<(), tokio_postgres::Error> {
-        let client = self.connection.client();
-        if self.handlers {
-            let text = format!("{word}; {}", self.connection.after_handlers());
-            client.batch_execute(&text).await
+    /// the same.
+    async fn finish(&self, word: &str) -> Result<Session, StoreError> {
+        let text = if self.handlers {
+            format!("{word}; {}", self.connection.after_handlers())
         } else {
-            client.batch_execute(word).await
+            word.to_owned()
+        };
+        let answers = self.connection.client().simple_query_raw(&text).await?;
+        let mut answers = pin!(answers);
+        // The first answer is the word's own; the transaction is over whatever comes behind it.
+        answers.next().await.transpose()?;
+        while let Some(answer) = answers.next().await {
+            if let Err(error) = answer {
+                let error = StoreError::from(error);
+                tracing::warn!(error = %error, "a connection is closed: what a handler left there cannot be taken back");
+                return Ok(Session::Dirty);
+            }
         }
+        Ok(Session::Clean)
     }
 
     pub(crate) fn connection(&self) -> &'c Connection {
@@ -159,8 +243,8 @@ impl<'c> Transaction<'c> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        let statement = self.connection.prepared(sql).await?;
-        Ok(statement.query(self.connection.client(), params).await?)
+        let statement = self.connection.prepared_within(sql).await?;
+        statement.query(self.connection.client(), params).await
     }
 
     /// Runs a statement and returns the number of rows it changed.
@@ -169,8 +253,8 @@ impl<'c> Transaction<'c> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<u64, StoreError> {
-        let statement = self.connection.prepared(sql).await?;
-        Ok(statement.execute(self.connection.client(), params).await?)
+        let statement = self.connection.prepared_within(sql).await?;
+        statement.execute(self.connection.client(), params).await
     }
 
     /// Opens the savepoint of one handler.
@@ -190,12 +274,12 @@ impl<'c> Transaction<'c> {
             .await
     }
 
-    /// Keeps what the handler wrote.
+    /// Keeps what the handler wrote, not the role it took on: the next one in the batch has ours.
     pub(crate) async fn release(&self) -> Result<(), StoreError> {
         Ok(self
             .connection
             .client()
-            .batch_execute("RELEASE SAVEPOINT handler")
+            .batch_execute("RELEASE SAVEPOINT handler; RESET SESSION AUTHORIZATION; RESET ROLE")
             .await?)
     }
 
@@ -216,12 +300,12 @@ impl<'c> Transaction<'c> {
     /// leaves the outcome unknown to the caller, who must read it back.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let before = self.connection.warnings();
-        self.finish("COMMIT").await?;
+        let session = self.finish("COMMIT").await?;
         if self.connection.warnings() != before {
             // Left unclean: the session's state is not worth keeping.
             return Err(StoreError::NotDurable);
         }
-        self.connection.set_unclean(false);
+        self.connection.set_unclean(session == Session::Dirty);
         Ok(())
     }
 
@@ -243,7 +327,7 @@ impl<'c> Transaction<'c> {
     pub(crate) async fn rollback(self, cause: &StoreError) {
         if !is_connection_error(cause)
             && !is_stale_session(cause)
-            && self.finish("ROLLBACK").await.is_ok()
+            && matches!(self.finish("ROLLBACK").await, Ok(Session::Clean))
         {
             self.connection.set_unclean(false);
         }

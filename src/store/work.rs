@@ -132,11 +132,11 @@ impl Work<'_> {
         sql: &'static str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, tokio_postgres::Error> {
-        let connection = self.transaction.connection();
-        match connection.prepared(sql).await {
-            Ok(statement) => statement.execute(connection.client(), params).await,
+        match self.transaction.execute(sql, params).await {
+            Ok(changed) => Ok(changed),
             Err(StoreError::Statement(error)) => Err(error),
-            // A parameter of a type of one's own, without a session to prepare in.
+            // A parameter of a type of one's own, without a session to prepare in; or a wrong number
+            // of them, which the driver puts in its own words.
             Err(_) => self.execute(sql, params).await,
         }
     }

@@ -199,6 +199,36 @@ async fn two_searches_for_missing_runs_at_once_make_each_run_once() {
     assert_eq!(idle.db.count("delivery").await, 0);
 }
 
+/// As where the server has lost the commit of the reload: the new names are nobody's there, or
+/// somebody else's.
+#[tokio::test]
+async fn a_connection_that_was_open_before_a_reload_is_asked_for_the_names_that_came_with_it() {
+    let inbox = Inbox::start(LEDGER, vec![sql("ledger", "app.book")]).await;
+    let paid = |key: &str| event(key, "charge.succeeded", json!({}));
+    inbox.put(&paid("evt_1")).await;
+    let late = renamed(stripe_source(), "late", None);
+    let sources = vec![stripe_source(), late];
+    inbox
+        .engine
+        .reload(sources, vec![sql("ledger", "app.book")])
+        .await
+        .unwrap();
+    let call = |first: &str, now: &str| {
+        format!(
+            "UPDATE oncehook.source SET first_name = '{now}' WHERE name = 'late' AND first_name = '{first}'"
+        )
+    };
+    inbox.db.execute(&call("late", "somebody")).await;
+    let (status, _) = inbox.try_put(&paid("evt_2")).await;
+    assert_eq!(status, 503);
+    assert_eq!(inbox.db.count("event").await, 1);
+    inbox.db.execute(&call("somebody", "late")).await;
+    until("it is stored", async || {
+        inbox.try_put(&paid("evt_2")).await.0 == 200
+    })
+    .await;
+}
+
 /// Found by the crash sweep: several nodes started at once on a busy machine, and those that waited
 /// longer than half a second ended with 55P03.
 #[tokio::test]

@@ -132,6 +132,7 @@ CREATE TABLE oncehook.outcome (
   resource    text,
   attempts    int NOT NULL,
   finished_at timestamptz NOT NULL,
+  lease_token uuid,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
 
@@ -257,6 +258,8 @@ CREATE FUNCTION oncehook.run_sql_handler(
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
   began timestamptz := clock_timestamp();
+  own_role name := current_user;
+  own_session name := session_user;
   -- One statement for the whole batch: a look-up per event was planned anew each time and cost six
   -- times the handler. A cursor, so that one body at a time is in memory.
   stored CURSOR FOR
@@ -316,6 +319,11 @@ BEGIN
       -- Only where it happened; the quoted statement may hold values.
       line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
     END;
+    -- The next one does not run in a role that this one took on.
+    IF current_user <> own_role OR session_user <> own_session THEN
+      RESET SESSION AUTHORIZATION;
+      RESET ROLE;
+    END IF;
     RETURN NEXT;
     EXIT WHEN clock_timestamp() - began > budget;
   END LOOP;

@@ -14,8 +14,10 @@ WITH ended AS (
                            WHERE event_id = k.event_id AND handler_id = k.handler_id AND lease_token = k.lease_token
                            LIMIT 1) x))
      AND d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.lease_token = q.lease_token
-  RETURNING d.event_id, d.handler_id, d.run, d.generation, q.result, q.decided_by, q.reason, q.resource, q.attempts
+  RETURNING d.event_id, d.handler_id, d.run, d.generation, q.result, q.decided_by, q.reason, q.resource, q.attempts,
+            d.lease_token
 )
-INSERT INTO oncehook.outcome (event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts, finished_at)
-SELECT event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts, clock_timestamp()
+INSERT INTO oncehook.outcome (event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts,
+                              finished_at, lease_token)
+SELECT event_id, handler_id, run, generation, result, decided_by, reason, resource, attempts, clock_timestamp(), lease_token
   FROM ended ORDER BY event_id, handler_id

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::support::{Action, Gate, Node, PgProxy, Receiver, Reply, TestApp, TestDb, until};
 
 use super::{
@@ -180,6 +182,44 @@ async fn f43_an_answer_that_comes_after_the_lease_is_kept_as_evidence_only() {
         keys[0], keys[1],
         "the receiver can tell that it is one effect"
     );
+    app.db.verify().await;
+}
+
+/// As after the promotion of an asynchronous standby that had not heard of the lease: both calls are
+/// the first try.
+#[tokio::test]
+async fn an_answer_is_evidence_though_another_try_of_the_same_number_was_settled() {
+    let receiver = Receiver::start().await;
+    let late = Gate::closed();
+    receiver.reply(Reply::status(400).behind(&late));
+    let lines = format!(
+        "secrets = [{{ label = \"a\", value = \"{SECRET}\" }}]\non_unknown = \"retry\"\ntimeout = \"30s\"\nlease = \"35s\""
+    );
+    let mut app = ledger()
+        .http_handler("ledger", &receiver.url("/"), &lines)
+        .start()
+        .await;
+    put(&app, &paid("evt_1")).await;
+    receiver.until_requests(1).await;
+    app.sigstop();
+    app.db
+        .execute("UPDATE oncehook.delivery SET state = 'ready', lease_token = NULL, leased_at = NULL, lease_until = NULL")
+        .await;
+    let second = app.another_node().await;
+    let outcome = second.until_outcome("stripe", "evt_1", "ledger").await;
+    assert_eq!(
+        (&outcome["result"], &outcome["attempts"]),
+        (&json!("succeeded"), &json!(1))
+    );
+    assert_eq!(verdicts(&second, "evt_1").await, [""; 0]);
+    late.open();
+    app.sigcont();
+    until("the evidence is kept", async || {
+        verdicts(&second, "evt_1").await == ["evidence"]
+    })
+    .await;
+    let all = timeline(&second, "evt_1").await;
+    assert_eq!(all["outcomes"].as_array().unwrap(), &[outcome]);
     app.db.verify().await;
 }
 

@@ -1,11 +1,21 @@
 //! What a handler leaves in its session does not reach the next one.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use oncehook::dispatch::{
+    Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, Work,
+};
 use serde_json::json;
 
-use crate::crash::{QUICK, ledger, paid, put, until_booked_once};
+use crate::crash::{
+    QUICK, begin_handling, ledger, paid, put, storing_ledger, until_booked_once, until_metric,
+};
 use crate::support::bouncer::PgBouncer;
-use crate::support::inbox::event;
+use crate::support::inbox::{Inbox, dispatch, event, every, quick, stripe_source};
 use crate::support::{AppBuilder, TestDb, until};
+
+use super::LEDGER;
 
 /// `app.careless` leaves everything behind that a session can hold. `app.note` writes to `noted`
 /// wherever that leads, and what it meets.
@@ -109,8 +119,7 @@ async fn search_app(db: &TestDb) {
 #[tokio::test]
 async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
     let db = TestDb::new().await;
-    let role = format!("lowly_{}", db.name);
-    db.execute(&format!("CREATE ROLE {role}")).await;
+    let role = lowly(&db).await;
     let lowering = format!(
         "CREATE FUNCTION app.lowering(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
          BEGIN PERFORM app.book(event); EXECUTE 'SET ROLE {role}'; END $$"
@@ -128,4 +137,105 @@ async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
         assert_eq!(outcome["attempts"], 1, "{key}");
     }
     app.db.execute(&format!("DROP ROLE {role}")).await;
+}
+
+/// What is committed is counted and logged, whatever becomes of the session.
+#[tokio::test]
+async fn what_is_committed_is_reported_though_its_session_cannot_be_cleaned() {
+    let db = TestDb::new().await;
+    // Found before the server's own, so that the cleaning behind every COMMIT fails.
+    let name = &db.name;
+    db.execute_outside(&format!(
+        "ALTER DATABASE {name} SET search_path = app, pg_catalog"
+    ))
+    .await;
+    let app = ledger()
+        .on(db)
+        .setup(
+            "CREATE FUNCTION app.pg_advisory_unlock_all() RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN RAISE EXCEPTION 'not today'; END $$",
+        )
+        .sql_handler("ledger", "app.book", QUICK)
+        .start()
+        .await;
+    for n in 0..3 {
+        let key = format!("evt_{n}");
+        put(&app, &paid(&key)).await;
+        let outcome = until_booked_once(&app, &app.db, &key).await;
+        assert_eq!(outcome["attempts"], 1);
+    }
+    until_metric(&app, "oncehook_deliveries_total", |done| done >= 3.0).await;
+    app.until_logged("cannot be taken back").await;
+}
+
+/// A role that anybody may take on, and nobody's own.
+async fn lowly(db: &TestDb) -> String {
+    let role = format!("lowly_{}", db.name);
+    db.execute(&format!("CREATE ROLE {role}")).await;
+    role
+}
+
+const NEIGHBOURS: usize = 5;
+
+#[tokio::test]
+async fn a_role_that_a_handler_takes_on_is_not_its_neighbours() {
+    let db = TestDb::new().await;
+    let role = lowly(&db).await;
+    let lowering = format!(
+        "CREATE FUNCTION app.lowering(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+         BEGIN PERFORM app.book(event); EXECUTE 'SET ROLE {role}'; END $$"
+    );
+    let mut app = storing_ledger()
+        .on(db)
+        .setup(&lowering)
+        .sql_handler("ledger", "app.lowering", QUICK)
+        .start()
+        .await;
+    for n in 0..NEIGHBOURS {
+        put(&app, &paid(&format!("evt_{n}"))).await;
+    }
+    // All of them in one claim.
+    begin_handling(&mut app).await;
+    for n in 0..NEIGHBOURS {
+        let outcome = until_booked_once(&app, &app.db, &format!("evt_{n}")).await;
+        assert_eq!(outcome["attempts"], 1, "{outcome}");
+    }
+    app.db.execute(&format!("DROP ROLE {role}")).await;
+}
+
+/// Books, then takes on the role.
+struct Lowering(String);
+
+#[async_trait]
+impl Function for Lowering {
+    async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError> {
+        work.execute(
+            "INSERT INTO app.ledger VALUES ($1, $2, 1, $3, $4)",
+            &[&event.id, &event.key, &event.effect_key, &event.attempt],
+        )
+        .await?;
+        work.execute(&format!("SET ROLE {}", self.0), &[]).await?;
+        Ok(Answer::Done)
+    }
+}
+
+#[tokio::test]
+async fn nor_is_that_of_a_function() {
+    let storing = Inbox::start(LEDGER, vec![]).await;
+    let role = lowly(&storing.db).await;
+    let db = Arc::clone(&storing.db);
+    let kind = HandlerKind::Function(Arc::new(Lowering(role.clone())));
+    let spec = quick(HandlerSpec::new("ledger", every(), kind));
+    let sources = vec![stripe_source()];
+    let storing = Inbox::on(Arc::clone(&db), sources.clone(), vec![spec.clone()], None).await;
+    for n in 0..NEIGHBOURS {
+        storing.put(&paid(&format!("evt_{n}"))).await;
+    }
+    let inbox = Inbox::on(Arc::clone(&db), sources, vec![spec], Some(dispatch())).await;
+    for n in 0..NEIGHBOURS {
+        let (result, timeline) = inbox.until_outcome(&format!("evt_{n}"), "ledger").await;
+        assert_eq!(result, "succeeded");
+        assert_eq!(timeline.outcomes[0].attempts, 1, "{:?}", timeline.attempts);
+    }
+    db.execute(&format!("DROP ROLE {role}")).await;
 }

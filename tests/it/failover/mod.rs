@@ -8,6 +8,7 @@
 mod lost;
 mod promoted;
 mod quorum;
+mod silent;
 mod vanished;
 
 use std::time::{Duration, Instant};

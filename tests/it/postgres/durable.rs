@@ -1,9 +1,9 @@
 //! What counts as committed.
 
 use crate::crash::{Sender, booking, paid, put, until_booked_once};
-use crate::support::TestDb;
+use crate::support::{OwnCluster, TestDb, until};
 
-use super::expect_unavailable;
+use super::{alter_system, expect_unavailable};
 
 /// As a cancelled wait for a standby: the COMMIT is answered with success, and with a warning.
 pub(super) const WARN_AT_COMMIT: &str = "
@@ -41,6 +41,23 @@ async fn a_commit_answered_with_a_warning_is_not_acknowledged() {
     until_booked_once(&app, &app.db, "evt_2").await;
 }
 
+/// Notes under which setting events are stored and booked.
+const SEE: &str = "
+CREATE TABLE app.seen (what text, setting text);
+CREATE FUNCTION app.see() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO app.seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'));
+  RETURN NEW;
+END $$;
+CREATE TRIGGER see BEFORE INSERT ON app.ledger FOR EACH ROW EXECUTE FUNCTION app.see();
+CREATE TRIGGER see AFTER INSERT ON oncehook.delivery FOR EACH ROW EXECUTE FUNCTION app.see()";
+
+/// What was seen.
+async fn seen(db: &TestDb) -> Vec<String> {
+    db.all("SELECT DISTINCT what || ' ' || setting FROM app.seen ORDER BY 1")
+        .await
+}
+
 #[tokio::test]
 async fn durability_lowered_by_database_or_role_is_raised_again() {
     let db = TestDb::new().await;
@@ -49,26 +66,47 @@ async fn durability_lowered_by_database_or_role_is_raised_again() {
         "ALTER DATABASE {name} SET synchronous_commit = off"
     ))
     .await;
-    let app = booking()
-        .setup(
-            "CREATE TABLE app.seen (what text, setting text);
-             CREATE FUNCTION app.see() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN
-               INSERT INTO app.seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'));
-               RETURN NEW;
-             END $$;
-             CREATE TRIGGER see BEFORE INSERT ON app.ledger FOR EACH ROW EXECUTE FUNCTION app.see();
-             CREATE TRIGGER see AFTER INSERT ON oncehook.delivery FOR EACH ROW EXECUTE FUNCTION app.see()",
-        )
-        .on(db)
-        .start()
-        .await;
+    let app = booking().setup(SEE).on(db).start().await;
     assert_eq!(app.db.one::<String>("SHOW synchronous_commit").await, "off");
     put(&app, &paid("evt_1")).await;
     until_booked_once(&app, &app.db, "evt_1").await;
-    let seen = "SELECT what || ' ' || setting FROM app.seen ORDER BY what";
-    assert_eq!(
-        app.db.all::<String>(seen).await,
-        ["delivery on", "ledger on"]
-    );
+    assert_eq!(seen(&app.db).await, ["delivery on", "ledger on"]);
+}
+
+#[tokio::test]
+async fn durability_lowered_while_a_node_is_connected_is_raised_and_a_stronger_one_stays() {
+    let cluster = OwnCluster::start().await;
+    let app = booking()
+        .setup(SEE)
+        .on(cluster.database().await)
+        .start()
+        .await;
+    put(&app, &paid("evt_0")).await;
+    until_booked_once(&app, &app.db, "evt_0").await;
+    for lower in ["off", "local"] {
+        alter_system(&cluster, "synchronous_commit", lower).await;
+        // Each of its sessions takes the setting over by itself.
+        for n in 0..10 {
+            let key = format!("evt_{lower}_{n}");
+            put(&app, &paid(&key)).await;
+            until_booked_once(&app, &app.db, &key).await;
+        }
+        assert_eq!(seen(&app.db).await, ["delivery on", "ledger on"], "{lower}");
+    }
+    alter_system(&cluster, "synchronous_commit", "remote_apply").await;
+    let mut n = 0;
+    until("the stronger one is seen", async || {
+        n += 1;
+        let key = format!("evt_{n}");
+        put(&app, &paid(&key)).await;
+        until_booked_once(&app, &app.db, &key).await;
+        seen(&app.db).await
+            == [
+                "delivery on",
+                "delivery remote_apply",
+                "ledger on",
+                "ledger remote_apply",
+            ]
+    })
+    .await;
 }

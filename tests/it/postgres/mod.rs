@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Node, until};
+use crate::support::{Node, OwnCluster, connect, until};
 
 /// A sender is told within two seconds; the rest is for a machine that is busy with other tests.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
@@ -37,6 +37,22 @@ async fn until_acknowledged(node: &Node, event: &Value) {
         let status = node.post_stripe("stripe", event).await.status();
         assert!(status == 200 || status == 503, "{status}");
         status == 200
+    })
+    .await;
+}
+
+/// Changes a setting of the whole cluster and waits until it holds.
+async fn alter_system(cluster: &OwnCluster, name: &str, value: &str) {
+    let admin = connect(cluster.url()).await.unwrap();
+    for sql in [
+        &format!("ALTER SYSTEM SET {name} = {value}"),
+        "SELECT pg_reload_conf()",
+    ] {
+        admin.batch_execute(sql).await.unwrap();
+    }
+    until("the setting holds", async || {
+        let shown = admin.query_one(&format!("SHOW {name}"), &[]).await;
+        shown.unwrap().get::<_, String>(0) == value
     })
     .await;
 }

@@ -2,10 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use crate::crash::{Barrier, QUICK, Sender, booking, held_booking, paid, put, until_booked_once};
+use oncehook::store::{Settings, Store};
+
+use crate::crash::{
+    Barrier, QUICK, Sender, booking, held_booking, paid, proxied, put, until_booked_once,
+};
 use crate::support::until;
 
 use super::{expect_unavailable, until_acknowledged};
+
+#[tokio::test]
+async fn whether_the_setting_of_pooling_fits_is_looked_at_once() {
+    let (db, proxy) = proxied().await;
+    let settings = Settings::parse(&proxy.url(&db.name)).unwrap();
+    let store = Store::new(settings, 1).unwrap();
+    store.check_pooling().await.unwrap();
+    proxy.refuse();
+    store.check_pooling().await.unwrap();
+}
 
 #[tokio::test]
 async fn f72_with_every_dispatch_connection_asleep_ingest_answers_as_ever() {

@@ -177,6 +177,27 @@ async fn f70_migrations_of_four_processes_and_commands_go_through_two_sessions()
     assert!(ran.stdout.contains("every key has its event"), "{ran:?}");
 }
 
+#[tokio::test]
+async fn f70_migrations_expect_nothing_of_the_session_that_is_lent() {
+    let db = TestDb::blank().await;
+    // One session for all: a migration needs no second one, and has the one that was spoiled.
+    let Some(pooler) = PgBouncer::start(&db, "transaction", 1).await else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(&folder, &pooler.url(&db.name), BY_TRANSACTION);
+    let other = connect(&pooler.url(&db.name)).await.unwrap();
+    let spoil =
+        "SET search_path = nowhere; SET ROLE pg_monitor; SET default_transaction_read_only = on";
+    for args in [["migrate"].as_slice(), &["migrate", "--dry-run"]] {
+        other.batch_execute(spoil).await.unwrap();
+        let ran = oncehook(&path, args, &[]).await;
+        assert_eq!(ran.code, Some(0), "{args:?}: {ran:?}");
+    }
+    let owners = "SELECT DISTINCT tableowner::text FROM pg_tables WHERE schemaname = 'oncehook'";
+    assert_eq!(db.all::<String>(owners).await, ["postgres"]);
+}
+
 /// Books by every way that [`Work`] has.
 struct Booker;
 
@@ -236,6 +257,81 @@ async fn f70_functions_book_once_by_whatever_way_they_write() {
     assert_eq!(db.count("app.ledger").await, 20);
 }
 
+/// Gives a parameter too many at the first try.
+struct Surplus;
+
+#[async_trait::async_trait]
+impl Function for Surplus {
+    async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError> {
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] = [
+            &event.id,
+            &event.key,
+            &event.effect_key,
+            &event.attempt,
+            &event.run,
+        ];
+        let params = if event.attempt == 1 {
+            &params
+        } else {
+            &params[..4]
+        };
+        work.execute_prepared("INSERT INTO app.ledger VALUES ($1, $2, 1, $3, $4)", params)
+            .await?;
+        Ok(Answer::Done)
+    }
+}
+
+#[tokio::test]
+async fn a_parameter_that_no_statement_takes_is_an_error_where_sessions_are_lent_too() {
+    let db = Arc::new(TestDb::new().await);
+    db.execute(LEDGER).await;
+    let settings = Settings::parse(&db.url).unwrap();
+    let settings = settings.pooled_by_transaction(None).unwrap();
+    let kind = HandlerKind::Function(Arc::new(Surplus));
+    let spec = quick(HandlerSpec::new("ledger", every(), kind));
+    let sources = vec![stripe_source()];
+    let inbox = Inbox::with(
+        settings,
+        Arc::clone(&db),
+        sources,
+        vec![spec],
+        Some(dispatch()),
+    )
+    .await;
+    inbox.put(&event("evt_1", "f.surplus", json!({}))).await;
+    let (result, timeline) = inbox.until_outcome("evt_1", "ledger").await;
+    assert_eq!(result, "succeeded");
+    assert_eq!(timeline.outcomes[0].attempts, 2, "{:?}", timeline.attempts);
+    assert_eq!(db.count("app.ledger").await, 1);
+}
+
+/// A statement that is a transaction of its own, in a session where anything may be set.
+#[tokio::test]
+async fn a_statement_alone_has_time_outs_where_sessions_are_lent() {
+    let app = booking()
+        .database_toml(BY_TRANSACTION)
+        .setup(
+            "CREATE TABLE app.limits (statement text, lock text, idle text);
+             CREATE FUNCTION app.note_limits() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+               INSERT INTO app.limits VALUES (current_setting('statement_timeout'), current_setting('lock_timeout'),
+                 current_setting('idle_in_transaction_session_timeout'));
+               RETURN NEW;
+             END $$;
+             CREATE TRIGGER note BEFORE INSERT ON oncehook.rejected FOR EACH ROW EXECUTE FUNCTION app.note_limits()",
+        )
+        .start()
+        .await;
+    let answer = app.post("stripe", &[], "not signed").await;
+    assert_eq!(answer.status(), 401);
+    until("the refusal is sampled", async || {
+        app.db.count("rejected").await == 1
+    })
+    .await;
+    let limits = "SELECT concat_ws(' ', statement, lock, idle) FROM app.limits";
+    assert_eq!(app.db.one::<String>(limits).await, "30s 5s 5s");
+}
+
 /// Backends that listen.
 async fn listeners(db: &TestDb) -> i64 {
     db.one("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^(LISTEN|NOTIFY) oncehook_work'")
@@ -290,6 +386,7 @@ async fn f70_without_a_direct_way_another_nodes_events_come_by_polling() {
     }
     for node in [&*app, &worker] {
         node.until_logged("found by polling").await;
+        assert_eq!(node.output().matches("polling").count(), 1, "said once");
     }
 }
 
@@ -322,7 +419,8 @@ async fn f70_what_another_client_left_in_the_session_does_not_reach_us() {
         );
     let app = through(&pooler, db, app).start().await;
     let other = connect(&pooler.url(&app.db.name)).await.unwrap();
-    let spoil = "SET search_path = evil; SET synchronous_commit = off; SET ROLE pg_monitor";
+    let spoil = "SET search_path = evil; SET synchronous_commit = off; SET ROLE pg_monitor; \
+         SET default_transaction_read_only = on";
     for n in 0..3 {
         other.batch_execute(spoil).await.unwrap();
         let left = other.simple_query("SHOW synchronous_commit").await.unwrap();
@@ -344,6 +442,9 @@ async fn f70_what_another_client_left_in_the_session_does_not_reach_us() {
     assert_eq!(app.db.all::<String>(noted).await, ["on postgres"]);
     assert_eq!(app.db.count("app.noted").await, 6);
     assert_eq!(app.db.count("evil.noted").await, 0);
+    // A connection that is given up takes the session with it, so that a second try may do.
+    let output = app.output();
+    assert!(!output.contains("SQLSTATE 25"), "{output}");
 }
 
 #[tokio::test]

@@ -1,41 +1,39 @@
 //! A primary that turns into a standby while connections to it are open.
 
 use crate::crash::{booking, paid, put, until_booked_once};
-use crate::support::{OwnCluster, connect, until};
+use crate::support::{OwnCluster, until};
 
-use super::{expect_unavailable, readiness, until_acknowledged};
+use super::{alter_system, expect_unavailable, readiness, until_acknowledged};
 
-/// Changes a setting of the whole cluster and waits until it holds.
-async fn alter_system(cluster: &OwnCluster, value: &str) {
-    let admin = connect(cluster.url()).await.unwrap();
-    for sql in [
-        &format!("ALTER SYSTEM SET default_transaction_read_only = {value}"),
-        "SELECT pg_reload_conf()",
-    ] {
-        admin.batch_execute(sql).await.unwrap();
-    }
-    until("the setting holds", async || {
-        let shown = admin
-            .query_one("SHOW default_transaction_read_only", &[])
-            .await;
-        shown.unwrap().get::<_, String>(0) == value
-    })
-    .await;
-}
+const READ_ONLY: &str = "default_transaction_read_only";
 
 #[tokio::test]
 async fn f73_a_read_only_primary_is_503_and_not_ready_until_it_is_writable_again() {
+    read_only_for_a_while("").await;
+}
+
+/// There, what another client left in the session does not count, and what is configured does.
+#[tokio::test]
+async fn f73_the_same_where_sessions_are_lent() {
+    read_only_for_a_while("pooling = \"transaction\"").await;
+}
+
+async fn read_only_for_a_while(lines: &str) {
     let cluster = OwnCluster::start().await;
-    let app = booking().on(cluster.database().await).start().await;
+    let app = booking()
+        .database_toml(lines)
+        .on(cluster.database().await)
+        .start()
+        .await;
     put(&app, &paid("evt_1")).await;
     until_booked_once(&app, &app.db, "evt_1").await;
-    alter_system(&cluster, "on").await;
+    alter_system(&cluster, READ_ONLY, "on").await;
     for _ in 0..3 {
         expect_unavailable(&app, &paid("evt_2")).await;
     }
     assert_eq!(readiness(&app).await, 503);
     assert_eq!(app.db.count("event_key").await, 1);
-    alter_system(&cluster, "off").await;
+    alter_system(&cluster, READ_ONLY, "off").await;
     until_acknowledged(&app, &paid("evt_2")).await;
     until_booked_once(&app, &app.db, "evt_2").await;
     assert_eq!(readiness(&app).await, 200);
@@ -59,7 +57,7 @@ async fn f73_pooled_connections_that_turned_read_only_are_replaced_without_a_res
             "ALTER DATABASE {name} SET default_transaction_read_only = off"
         ))
         .await;
-    alter_system(&cluster, "on").await;
+    alter_system(&cluster, READ_ONLY, "on").await;
     // At most once per bad connection, then 200; never 200 without a row.
     until_acknowledged(&app, &paid("evt_1")).await;
     assert!(put(&app, &paid("evt_1")).await);
