@@ -26,4 +26,4 @@ WITH tries AS MATERIALIZED (
 )
 SELECT count(*) OVER () AS found, event_id, NULL::int AS source_id, NULL::text AS key, handler_id, run, detail
   FROM counted
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -15,4 +15,4 @@ SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, NULL::in
  WHERE e.id >= oncehook.uuid7_floor($2)
    AND (r.id IS NULL OR r.source_id <> e.source_id OR e.item_offset < 0 OR e.item_length < 0
         OR e.item_offset::bigint + e.item_length > r.size)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

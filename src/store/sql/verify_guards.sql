@@ -15,4 +15,4 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, NULL::int AS source_id
         SELECT 'the audit can be changed: its trigger is missing or disabled'
          WHERE NOT EXISTS (SELECT FROM pg_trigger t
                             WHERE t.tgrelid = to_regclass('oncehook.audit') AND t.tgname = 'append_only' AND t.tgenabled IN ('O', 'A'))) missing
- ORDER BY detail LIMIT $1
+ ORDER BY detail LIMIT (SELECT $1::bigint)

@@ -7,4 +7,4 @@ SELECT count(*) OVER () AS found, d.event_id, NULL::int AS source_id, NULL::text
   FROM oncehook.delivery d
  WHERE d.state = 'ready' AND d.run_at < now() - make_interval(secs => 3 * $2::float8)
    AND NOT EXISTS (SELECT FROM oncehook.handler h WHERE h.id = d.handler_id AND h.retired_at IS NOT NULL)
- ORDER BY d.run_at LIMIT $1
+ ORDER BY d.run_at LIMIT (SELECT $1::bigint)

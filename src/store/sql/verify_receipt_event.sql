@@ -7,4 +7,4 @@ SELECT count(*) OVER () AS found, r.event_id, NULL::int AS source_id, NULL::text
   FROM oncehook.receipt r
   LEFT JOIN LATERAL (SELECT e.id FROM oncehook.event e WHERE e.id = r.event_id LIMIT 1) e ON true
  WHERE r.received_at >= $2 AND e.id IS NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)
