@@ -17,7 +17,7 @@ use tokio_postgres::config::Host;
 use crate::support::inbox::{event, stripe_source};
 use crate::support::{TestDb, connect};
 
-use super::explore::{Bound, Count, Explorer, Order, Program};
+use super::explore::{Bound, Explored, Explorer, Order, Program};
 use super::step::{Session, Stepper};
 
 /// Effects by plain inserts, so that a second one shows; a place where a statement can be stopped
@@ -148,7 +148,7 @@ impl Stage {
         name: &str,
         bound: Bound,
         prepare: impl AsyncFnMut(u64) -> Order,
-    ) -> Option<Count> {
+    ) -> Explored {
         let sessions = self
             .steppers
             .iter()
@@ -162,6 +162,22 @@ impl Stage {
             bound,
         };
         explorer.run(prepare).await
+    }
+
+    /// One run: what each session does, and `check` of what their programs gave.
+    pub(super) fn order<F>(
+        self: &Arc<Self>,
+        programs: Vec<Program>,
+        check: impl FnOnce(Arc<Self>, Vec<Value>) -> F + 'static,
+    ) -> Order
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let stage = Arc::clone(self);
+        Order {
+            programs,
+            check: Box::new(move |results| Box::pin(check(stage, results))),
+        }
     }
 
     /// The session of a letter, and that of the plain client behind the nodes.
@@ -187,8 +203,13 @@ impl Stage {
     /// Stores events and has a node lease them.
     pub(super) async fn leased(&self, node: usize, keys: &[String]) -> Claimed {
         self.store(keys).await;
+        self.claimed(node, keys.len()).await
+    }
+
+    /// Has a node lease what is stored: so many.
+    pub(super) async fn claimed(&self, node: usize, count: usize) -> Claimed {
         let claimed = self.nodes[node].claim().await.unwrap().unwrap();
-        assert_eq!(claimed.count(), keys.len());
+        assert_eq!(claimed.count(), count);
         claimed
     }
 
