@@ -109,8 +109,7 @@ async fn search_app(db: &TestDb) {
 #[tokio::test]
 async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
     let db = TestDb::new().await;
-    let role = format!("lowly_{}", db.name);
-    db.execute(&format!("CREATE ROLE {role}")).await;
+    let role = db.role("lowly", "").await;
     let lowering = format!(
         "CREATE FUNCTION app.lowering(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
          BEGIN PERFORM app.book(event); EXECUTE 'SET ROLE {role}'; END $$"
@@ -127,5 +126,4 @@ async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
         let outcome = until_booked_once(&app, &app.db, key).await;
         assert_eq!(outcome["attempts"], 1, "{key}");
     }
-    app.db.execute(&format!("DROP ROLE {role}")).await;
 }
