@@ -202,7 +202,7 @@ pub(super) async fn connect(
         .config
         .connect(tls.clone())
         .await
-        .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
+        .map_err(|error| StoreError::Unreachable(settings.key, describe_connect(&error)))?;
     let warnings = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&warnings);
     let backend = Arc::new(AtomicI32::new(0));

@@ -144,7 +144,9 @@ async fn client(settings: &Settings) -> Result<(Client, tokio::task::JoinHandle<
         .config
         .connect(tls::connector(settings)?)
         .await
-        .map_err(|error| StoreError::Unavailable(super::connection::describe_connect(&error)))?;
+        .map_err(|error| {
+            StoreError::Unreachable(settings.key, super::connection::describe_connect(&error))
+        })?;
     let task = tokio::spawn(async move { drop(connection.await) });
     if settings.sessions == Sessions::Own {
         client.batch_execute(KEEPALIVES).await?;

@@ -39,6 +39,8 @@ pub(super) enum Sessions {
 /// Connection settings parsed from a URL; honours `sslmode` up to `verify-full` and `sslrootcert`.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// What the URL is called in the configuration.
+    pub(super) key: &'static str,
     pub(super) config: Config,
     pub(super) trust: Trust,
     pub(super) root_cert: Option<PathBuf>,
@@ -72,6 +74,16 @@ impl Settings {
         Ok(self)
     }
 
+    /// For who only reads: a standby will do, or a session that may not write, where the URL names
+    /// one server. Of several the one that takes writes is looked for, as always.
+    #[must_use]
+    pub fn for_reading(mut self) -> Self {
+        if self.config.get_hosts().len() <= 1 {
+            self.config.target_session_attrs(TargetSessionAttrs::Any);
+        }
+        self
+    }
+
     /// The way to a session of one's own, if there is one.
     pub(super) fn with_session(&self) -> Option<&Self> {
         match self.sessions {
@@ -81,10 +93,10 @@ impl Settings {
     }
 
     fn parse_key(key: &'static str, url: &str) -> Result<Self, StoreError> {
-        Self::read(url).map_err(|reason| StoreError::Url(key, reason))
+        Self::read(key, url).map_err(|reason| StoreError::Url(key, reason))
     }
 
-    fn read(url: &str) -> Result<Self, String> {
+    fn read(key: &'static str, url: &str) -> Result<Self, String> {
         let (rest, mode, root_cert) = take_tls_parameters(url)?;
         let mut config: Config = rest
             .parse()
@@ -119,6 +131,7 @@ impl Settings {
             config.application_name("oncehook");
         }
         Ok(Self {
+            key,
             config,
             trust,
             root_cert,
@@ -257,6 +270,24 @@ mod tests {
             let settings = Settings::parse(url).unwrap();
             let each = settings.config.get_connect_timeout().copied();
             assert_eq!(each, Some(Duration::from_millis(each_ms)), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_reader_takes_the_server_that_is_named_and_looks_for_the_primary_among_several() {
+        for (url, attributes) in [
+            ("postgresql://u@a/d", TargetSessionAttrs::Any),
+            ("postgresql://u@a,b/d", TargetSessionAttrs::ReadWrite),
+        ] {
+            let settings = Settings::parse(url).unwrap();
+            let written = settings.config.get_target_session_attrs();
+            assert_eq!(written, TargetSessionAttrs::ReadWrite, "{url}");
+            let settings = settings.for_reading();
+            assert_eq!(
+                settings.config.get_target_session_attrs(),
+                attributes,
+                "{url}"
+            );
         }
     }
 

@@ -176,7 +176,7 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("receipt_event", Broken)],
         "INSERT INTO ~receipt VALUES (gen_random_uuid(), now(), 7, 'a')",
-        "7 copies",
+        "copies: 7",
     ),
     // What is to do.
     damage(
@@ -411,14 +411,14 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("attempt_count", Broken)],
         "DELETE FROM ~attempt WHERE event_id = @dead AND run = 1",
-        "dead after 1 tries, of which failed or lost and recorded: 0",
+        "dead, tries: 1, of which failed or lost and recorded: 0",
     )
     .event("evt_dead")
     .of("ledger", 1),
     damage(
         &[("attempt_count", Broken)],
         "UPDATE ~delivery SET failures = 2 WHERE event_id = @no",
-        "2 failures and 0 losses, recorded: 0 and 0",
+        "failures: 2, losses: 0, recorded: 0 and 0",
     )
     .event("evt_no")
     .of("ledger", 2),
