@@ -138,6 +138,10 @@ impl From<ConfigError> for Failure {
     }
 }
 
+fn is_running(key: &str) -> String {
+    format!("is the database of {key} running? `oncehook dev` stops its own when it ends")
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let (exit, hint) = match &error {
@@ -157,18 +161,8 @@ impl From<StoreError> for Failure {
                         .to_owned(),
                 ),
             ),
-            StoreError::Unreachable(..) | StoreError::Unavailable(_) => {
-                let key = match &error {
-                    StoreError::Unreachable(key, _) => key,
-                    _ => "database.url",
-                };
-                (
-                    Exit::Unreachable,
-                    Some(format!(
-                        "is the database of {key} running? `oncehook dev` stops its own when it ends"
-                    )),
-                )
-            }
+            StoreError::Unreachable(key, _) => (Exit::Unreachable, Some(is_running(key))),
+            StoreError::Unavailable(_) => (Exit::Unreachable, Some(is_running("database.url"))),
             StoreError::Statement(_) => match error.sqlstate().map(SqlState::code) {
                 // The sentence itself says what to do.
                 Some("42P05" | "26000") => (Exit::No, None),
