@@ -25,7 +25,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
-    let store = context.store()?;
+    let store = context.reading_store()?;
     let missing = |failure: Failure| match failure.exit() {
         Exit::No => failure.hint(format!(
             "`{} events --source {}` lists what was received; refused requests leave no event",

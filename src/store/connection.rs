@@ -280,7 +280,7 @@ async fn open(
     let (client, mut connection) = server
         .connect(tls.clone())
         .await
-        .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
+        .map_err(|error| StoreError::Unreachable(settings.key, describe_connect(&error)))?;
     let warnings = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&warnings);
     let backend = Arc::new(AtomicI32::new(0));
@@ -345,7 +345,12 @@ async fn make_ready(
         Sessions::Own => KEEPALIVES,
         Sessions::Lent => "",
     };
-    let begin = begin(settings.sessions, Mode::Work);
+    let mode = if settings.writes {
+        Mode::Work
+    } else {
+        Mode::Snapshot
+    };
+    let begin = begin(settings.sessions, mode);
     let answer = client
         .simple_query(&format!("{keepalives}; {begin}{LOOK}; COMMIT"))
         .await?;
@@ -355,7 +360,7 @@ async fn make_ready(
     });
     let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
     // After a failover the old primary may still answer reads.
-    if column(0) != "off" {
+    if settings.writes && column(0) != "off" {
         return Err(StoreError::Unavailable(
             "the server does not take writes".into(),
         ));

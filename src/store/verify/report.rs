@@ -116,11 +116,6 @@ impl Verification {
             checks,
         }
     }
-
-    /// Whether everything was checked and no invariant is broken.
-    pub fn holds(&self) -> bool {
-        self.holds
-    }
 }
 
 /// The findings, one per line; empty when there are none.

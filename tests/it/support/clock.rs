@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::tool;
+
 /// What programs see in place of the time of day. Their monotonic clock stays the machine's, as
 /// it does when an operator or NTP sets a clock.
 #[derive(Debug)]
@@ -17,11 +19,10 @@ pub(crate) struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that goes right. `None`, and a line on standard error, where libfaketime is not
-    /// installed (Debian: `apt install faketime`).
+    /// A clock that goes right. `None` where libfaketime is not installed: see [`tool::missing`].
     pub(crate) fn new() -> Option<Self> {
         let Some(library) = library() else {
-            eprintln!("SKIPPED: libfaketime is not installed; on Debian: apt install faketime");
+            tool::missing("faketime", "faketime");
             return None;
         };
         let clock = Self {

@@ -176,7 +176,7 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("receipt_event", Broken)],
         "INSERT INTO ~receipt VALUES (gen_random_uuid(), now(), 7, 'a')",
-        "7 copies",
+        "copies: 7",
     ),
     // What is to do.
     damage(
@@ -297,6 +297,25 @@ pub(super) const CASES: &[Damage] = &[
     .event("evt_leased")
     .of("ledger", 1),
     damage(
+        &[("lane_head", Broken)],
+        "UPDATE ~delivery SET state = 'blocked', lane = 'pi_1', lane_seq = 1, run_at = now() - interval '16 min' WHERE event_id = @no",
+        "lane pi_1 has no head",
+    )
+    .event("evt_no")
+    .of("ledger", 2),
+    damage(
+        &[("emitted", Warning)],
+        "INSERT INTO ~emitted (source_id, key, body, correlation_id, emitted_at) SELECT id, 'lost', '', gen_random_uuid(), now() - interval '16 min' FROM ~source",
+        "emitted 96",
+    )
+    .event("lost"),
+    damage(
+        &[("latest", Broken)],
+        "INSERT INTO ~latest SELECT id, 'pi_1', 'occurred_at', 7, @no FROM ~handler WHERE name = 'ledger'",
+        "version 7 of pi_1 was applied",
+    )
+    .event("evt_no"),
+    damage(
         &[("overdue", Warning)],
         "UPDATE ~delivery SET run_at = now() - interval '16 min' WHERE event_id = @no",
         "due for 96",
@@ -411,14 +430,14 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("attempt_count", Broken)],
         "DELETE FROM ~attempt WHERE event_id = @dead AND run = 1",
-        "dead after 1 tries, of which failed or lost and recorded: 0",
+        "dead, tries: 1, of which failed or lost and recorded: 0",
     )
     .event("evt_dead")
     .of("ledger", 1),
     damage(
         &[("attempt_count", Broken)],
         "UPDATE ~delivery SET failures = 2 WHERE event_id = @no",
-        "2 failures, 0 losses and 0 not yet, recorded: 0, 0 and 0",
+        "failures: 2, losses: 0, not yet: 0, recorded: 0, 0 and 0",
     )
     .event("evt_no")
     .of("ledger", 2),
