@@ -47,7 +47,25 @@ struct Edit {
 }
 
 impl Guard {
-    /// The files that the test is written in: that of its module and of those above it; where the
+    /// The test's function as it is written; of a scenario, that which its line names.
+    fn written(&self) -> String {
+        let name = self.test.rsplit("::").next().unwrap_or_default();
+        let read = |file: &PathBuf| fs::read_to_string(file).unwrap();
+        let texts: Vec<String> = self.sources().iter().map(read).collect();
+        let function = |name: &str| texts.iter().find_map(|text| function_of(text, name));
+        let scenario = || {
+            let start = format!("{name}: ");
+            let mut lines = texts.iter().flat_map(|text| text.lines());
+            let line = lines.find_map(|line| line.trim().strip_prefix(&start))?;
+            let (path, _) = line.split_once(',')?;
+            let (module, inner) = path.split_once("::")?;
+            let folder = self.sources().first()?.parent()?.to_owned();
+            function_of(&read(&folder.join(format!("{module}.rs"))), inner)
+        };
+        function(name).or_else(scenario).unwrap_or_default()
+    }
+
+    /// The files that the test may be written in: that of its module and of those above it; where the
     /// module is a folder, all of it.
     fn sources(&self) -> Vec<PathBuf> {
         let (mut folder, path) = match self.test.strip_prefix("lib ") {
@@ -94,9 +112,7 @@ impl Guard {
         };
         add(&self.test);
         add(&self.fails);
-        for file in self.sources() {
-            add(&fs::read_to_string(file).unwrap());
-        }
+        add(&self.written());
         for edit in &self.edits {
             add(&edit.file.to_string_lossy());
             add(&edit.find);
@@ -108,6 +124,19 @@ impl Guard {
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A function with what stands above it.
+fn function_of(text: &str, name: &str) -> Option<String> {
+    let at = text.find(&format!("fn {name}("))?;
+    let (before, after) = text.split_at(at);
+    let begin = before.rfind("\n\n").unwrap_or(0);
+    // Of a function in a module inside the file, too.
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let indent = line.len() - line.trim_start().len();
+    let close = format!("\n{}}}\n", " ".repeat(indent));
+    let end = after.find(&close)? + close.len();
+    Some(text[begin..at + end].to_owned())
 }
 
 fn guards() -> Vec<Guard> {
@@ -183,8 +212,8 @@ its words.
 has changed since, `ONCEHOOK_GUARDS=all` in front of it for all, `ONCEHOOK_GUARDS=<name>` for one,
 `ONCEHOOK_GUARDS=<module>` for those whose test is in it.
 What is taken out, to the letter, stands in [tests/guards.toml](../../tests/guards.toml), with what
-the failure must say. The digest says that the run was of that text, those words, and that test as it
-is written: the file of its module and those of the modules above it. The rows are those of the crash
+the failure must say. The digest says that the run was of that text, those words, and that test's
+function as it is written. The rows are those of the crash
 matrix in [guarantees.md](../guarantees.md). The file is written by the command.
 
 | guard | rows | without it | test | how the test failed | took | digest |
@@ -224,7 +253,7 @@ fn every_guard_is_there_and_its_test_exists() {
             None => assert!(tests.contains(&guard.test), "{name}: no {}", guard.test),
         }
         assert!(!guard.edits.is_empty(), "{name} removes nothing");
-        assert!(!guard.sources().is_empty(), "{name}: nobody wrote its test");
+        assert!(!guard.written().is_empty(), "{name}: nobody wrote its test");
         // What any failure says shows nothing.
         let any = "assertion `left == right` failed left: right: waited 30s in vain: failed";
         let says = guard
