@@ -137,7 +137,7 @@ pub(super) async fn insert_against_promotion(name: &str, depth: Depth) -> Vec<Ex
 pub(super) async fn replay_against_end(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", laned()).await;
     let explored = stage
-        .explore(name, depth.bound(2, None), async |run| {
+        .explore(name, depth.bound(2, Some(3)), async |run| {
             let claimed = first_leased(&stage, run).await;
             stage.nodes[0].run(claimed).await;
             look(&stage.nodes[0]).await;

@@ -105,10 +105,10 @@ scenarios! {
     replay_and_settle: replay::and_settle, [53], [2_888];
     replay_missing: replay::missing, [26], [1_029];
     replay_payload_dropped: replay::payload_dropped, [95], [657];
-    lane_two_inserts: lanes::two_inserts, [24], [0];
-    lane_insert_against_end: lanes::insert_against_end, [54], [0];
-    lane_insert_against_promotion: lanes::insert_against_promotion, [72], [0];
-    lane_replay_against_end: lanes::replay_against_end, [114], [0];
+    lane_two_inserts: lanes::two_inserts, [24], [50];
+    lane_insert_against_end: lanes::insert_against_end, [54], [469];
+    lane_insert_against_promotion: lanes::insert_against_promotion, [72], [2_202];
+    lane_replay_against_end: lanes::replay_against_end, [114], [407];
 }
 
 /// All orders were run, or the one that was asked for.
