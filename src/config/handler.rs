@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::dispatch::{HandlerKind, HandlerSpec, HttpTarget};
-use crate::domain::{Pattern, Policy, RetryPolicy};
+use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, HttpTarget, RETRY_SHARE};
+use crate::domain::{Cap, Pattern, Policy, Priorities, Priority, RetryPolicy};
 use crate::provider::{self, Options};
 
 use super::secret::{self, Vault};
@@ -70,7 +70,10 @@ fn read(
         );
     }
     let lease = section.positive("lease");
-    let policy = policy(section);
+    let (policy, retry_share) = policy(section, kind);
+    let breaker = breaker(section);
+    let priorities = priorities(section);
+    let cap = cap(section);
     let was = was(section, name.as_deref());
     let sql_only = (
         section.text("call"),
@@ -86,6 +89,10 @@ fn read(
             section.refuse(
                 &["url", "secrets", "on_unknown", "concurrency"],
                 "belongs to kind = \"http\", not to \"sql\"",
+            );
+            section.refuse(
+                &["breaker"],
+                "belongs to kind = \"http\": a sql function runs in this database, and what stops one stops the other; `handlers pause` holds a handler back by hand",
             );
             call(section, sql_only.0).map(|call| HandlerKind::Sql { call })
         }
@@ -124,6 +131,10 @@ fn read(
         lease,
         batch: sql_only.1.unwrap_or(BATCH),
         concurrency: concurrency.unwrap_or(CONCURRENCY),
+        priorities,
+        cap,
+        breaker,
+        retry_share,
     })
 }
 
@@ -154,25 +165,123 @@ fn events(section: &Section<'_>) -> Vec<Pattern> {
         .collect()
 }
 
-fn policy(section: &Section<'_>) -> Policy {
+/// One word for all events, or patterns for those that are not normal.
+fn priorities(section: &Section<'_>) -> Priorities {
+    const WORDS: [(&str, Priority); 3] = [
+        ("high", Priority::High),
+        ("normal", Priority::Normal),
+        ("low", Priority::Low),
+    ];
+    if !section.is_table("priority") {
+        let all = section.word("priority", &WORDS).unwrap_or_default();
+        return Priorities::all(all);
+    }
+    let Some(below) = section.below("priority", format!("{}, priority", section.place)) else {
+        return Priorities::default();
+    };
+    let mut named = Vec::new();
+    for (key, priority) in WORDS {
+        for (text, origin) in below.texts(key).unwrap_or_default() {
+            match Pattern::parse(text) {
+                Ok(pattern) => named.push((pattern, priority)),
+                Err(error) => {
+                    let message = format!("`{key}`: {error}");
+                    below.problems().error(&origin, &below.place, message);
+                }
+            }
+        }
+    }
+    if named.is_empty() {
+        section.error(
+            "priority",
+            "`priority` names nothing: write priority = \"high\" for every event of the handler, or priority = { high = [\"source:type\"], low = [..] }",
+        );
+    }
+    below.finish();
+    Priorities {
+        rest: Priority::Normal,
+        named,
+    }
+}
+
+fn cap(section: &Section<'_>) -> Cap {
+    let in_flight = section
+        .integer("max_in_flight", &(1..=100_000))
+        .and_then(|n| u32::try_from(n).ok());
+    Cap {
+        in_flight,
+        rate: section.parsed("rate", units::rate),
+    }
+}
+
+/// When the receiver is left alone; `false`: never.
+fn breaker(section: &Section<'_>) -> Option<BreakerPolicy> {
+    let defaults = BreakerPolicy::default();
+    if !section.has("breaker") {
+        section.value("breaker");
+        return Some(defaults);
+    }
+    if !section.is_table("breaker") {
+        if section.flag("breaker") == Some(true) {
+            return Some(defaults);
+        }
+        return None;
+    }
+    let below = section.below("breaker", format!("{}, breaker", section.place))?;
+    let percent = below.integer("failures", &(1..=100));
+    let minimum = below.integer("minimum", &(1..=100_000));
+    let probes = below.integer("probes", &(1..=3));
+    let policy = BreakerPolicy {
+        failures: percent
+            .and_then(|n| u8::try_from(n).ok())
+            .unwrap_or(defaults.failures),
+        minimum: minimum
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(defaults.minimum),
+        window: below.positive("window").unwrap_or(defaults.window),
+        first: below.positive("first").unwrap_or(defaults.first),
+        max: below.positive("max").unwrap_or(defaults.max),
+        probes: probes
+            .and_then(|n| u16::try_from(n).ok())
+            .unwrap_or(defaults.probes),
+    };
+    if policy.first > policy.max {
+        below.error("first", "`first` must not be longer than `max`");
+    }
+    below.finish();
+    Some(policy)
+}
+
+/// What to do about failures, and the share of repetitions among the first tries.
+fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u8) {
     let defaults = Policy::default();
     let crashes = section
         .integer("crashes", &(1..=100))
         .and_then(|n| i16::try_from(n).ok())
         .unwrap_or(defaults.crashes);
     let mut retry = RetryPolicy::default();
+    let mut share = RETRY_SHARE;
     if let Some(below) = section.below("retry", format!("{}, retry", section.place)) {
         retry = RetryPolicy {
             span: below.duration("for").unwrap_or(retry.span),
             first: below.positive("first").unwrap_or(retry.first),
             max: below.positive("max").unwrap_or(retry.max),
         };
+        if kind == Some(Kind::Sql) {
+            below.refuse(
+                &["share"],
+                "belongs to kind = \"http\": it keeps repetitions from a receiver that fails",
+            );
+        }
+        if let Some(percent) = below.integer("share", &(1..=100)) {
+            share = u8::try_from(percent).unwrap_or(RETRY_SHARE);
+        }
         if retry.first > retry.max {
             below.error("first", "`first` must not be longer than `max`");
         }
         below.finish();
     }
-    Policy { retry, crashes }
+    (Policy { retry, crashes }, share)
 }
 
 fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! claim::run            leases due deliveries, bounded by what may run at once
+//!  ├ flow                 what is paused, what fails, how many repetitions
 //!  ├ work::transactional  sql, function: many per transaction
 //!  │  └ settle::begin      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
 //!  └ work::call           http: send, then settle
@@ -12,6 +13,7 @@
 
 mod active;
 pub(crate) mod claim;
+pub(crate) mod flow;
 pub mod handler;
 pub(crate) mod reap;
 mod settle;
@@ -20,15 +22,18 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::store::Store;
+use crate::store::{Store, Wake};
 
 pub(crate) use active::{Active, ActiveHandler, Registry};
+pub(crate) use flow::Flow;
+pub use flow::{BreakerPolicy, BreakerState};
 pub(crate) use handler::http::client as http_client;
 pub use handler::{
-    Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, Work,
+    Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, RETRY_SHARE,
+    Work,
 };
 
 /// Settings of a node's dispatcher.
@@ -58,6 +63,7 @@ pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) registry: Arc<Registry>,
     pub(crate) http: reqwest::Client,
+    pub(crate) flow: Arc<Flow>,
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
@@ -82,14 +88,16 @@ impl Dispatcher {
         store: Store,
         registry: Arc<Registry>,
         http: reqwest::Client,
+        flow: Arc<Flow>,
         config: DispatchConfig,
-        wake: Arc<Notify>,
+        wake: Arc<Wake>,
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
         let context = Context {
             store,
             registry,
             http,
+            flow,
             stopping,
         };
         Self {

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
+use crate::store::flow;
 use crate::store::handling::{self, Payload};
 use crate::store::locked::{Locked, Plans};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
+use super::flow::Begun;
 use super::handler::{HandlerKind, http, transactional as run};
 use super::settle::{self, Transitions};
 use super::{ActiveHandler, Context, reap};
@@ -38,7 +40,13 @@ pub(super) async fn transactional(
     while !waiting.is_empty() || !singly.is_empty() {
         if context.is_stopping() || claimed_at.elapsed() > handler.spec.lease / 2 {
             waiting.append(&mut singly);
-            give_back(&context, waiting.make_contiguous(), handler.spec.lease).await;
+            give_back(
+                &context,
+                waiting.make_contiguous(),
+                Back::Ready,
+                handler.spec.lease,
+            )
+            .await;
             return;
         }
         let batch: Vec<Lease> = match singly.pop_front() {
@@ -335,13 +343,33 @@ async fn resolve_one(
     transaction.end(resolved).await
 }
 
+/// How leases that were not started go back.
+#[derive(Clone, Copy)]
+pub(super) enum Back<'a> {
+    /// Due at once.
+    Ready,
+    /// Aside, since their sources are paused.
+    Aside,
+    /// Due after these times.
+    Later(&'a [Duration]),
+}
+
 /// Gives unstarted leases back, trying until they would have run out.
-async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
+pub(super) async fn give_back(
+    context: &Context,
+    leases: &[Lease],
+    back: Back<'_>,
+    lease: Duration,
+) {
     let began = Instant::now();
-    while began.elapsed() < lease {
+    while !leases.is_empty() && began.elapsed() < lease {
         let given = async {
             let connection = context.store.dispatch().await?;
-            delivery::give_back(&connection, leases).await
+            match back {
+                Back::Ready => delivery::give_back(&connection, leases).await,
+                Back::Aside => flow::set_aside(&connection, leases).await,
+                Back::Later(delays) => delivery::defer(&connection, leases, delays).await,
+            }
         }
         .await;
         match given {
@@ -358,16 +386,25 @@ async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
 pub(super) struct Call {
     lease: Lease,
     payload: Option<Payload>,
+    begun: Begun,
 }
 
 /// Loads the payloads of claimed calls in one query. What cannot be started in time is given
-/// back.
+/// back, repetitions beyond their budget are put off.
 pub(super) async fn prepare_calls(
     context: &Context,
-    handler: &ActiveHandler,
+    handler: &Arc<ActiveHandler>,
     leases: Vec<Lease>,
     claimed_at: Instant,
+    alone: bool,
 ) -> Vec<Call> {
+    let (begun, deferred) = context.flow.begin(handler, leases, alone);
+    let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
+    give_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
+    let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
+    if leases.is_empty() {
+        return Vec::new();
+    }
     let loaded = async {
         context
             .registry
@@ -381,18 +418,23 @@ pub(super) async fn prepare_calls(
     match loaded {
         Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
             .into_iter()
-            .map(|lease| {
+            .zip(begun)
+            .map(|(lease, begun)| {
                 let payload = payloads.remove(&lease.event_id);
-                Call { lease, payload }
+                Call {
+                    lease,
+                    payload,
+                    begun,
+                }
             })
             .collect(),
         Ok(_) => {
-            give_back(context, &leases, handler.spec.lease).await;
+            give_back(context, &leases, Back::Ready, handler.spec.lease).await;
             Vec::new()
         }
         Err(error) => {
             tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
-            give_back(context, &leases, handler.spec.lease).await;
+            give_back(context, &leases, Back::Ready, handler.spec.lease).await;
             Vec::new()
         }
     }
@@ -401,7 +443,11 @@ pub(super) async fn prepare_calls(
 /// Sends one call and settles it. No transaction is open while it is on its way.
 pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Call) {
     let began = Instant::now();
-    let Call { lease, payload } = call;
+    let Call {
+        lease,
+        payload,
+        begun,
+    } = call;
     let HandlerKind::Http(target) = &handler.spec.kind else {
         return;
     };
@@ -415,7 +461,12 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
                     payload: &payload,
                     effect_key: &effect_key,
                 };
-                http::send(&context.http, &handler, target, &delivered).await
+                let sent = http::send(&context.http, &handler, target, &delivered).await;
+                // At once: the claims that come next must not wait for the settle.
+                if let Some(works) = sent.works {
+                    begun.ended(works);
+                }
+                sent.verdict
             }
             None => Verdict::source_unknown(),
         },

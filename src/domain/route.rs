@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::{Priorities, Priority};
+
 /// One entry of a handler's `events`: `source:type`, where each side may hold `*`.
 ///
 /// `*` stands for any run of characters, so `payment_intent.*` takes
@@ -84,26 +86,38 @@ fn glob(pattern: &str, text: &str) -> bool {
         .is_some_and(|rest| rest.iter().all(|b| *b == b'*'))
 }
 
-/// The fan-out table: handler id to its patterns.
+/// Where an event goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// Registry id of the handler.
+    pub handler: i32,
+    /// How soon it is its turn.
+    pub priority: Priority,
+}
+
+/// The fan-out table: handler id to its patterns and priorities.
 #[derive(Debug, Clone, Default)]
 pub struct Routes {
-    handlers: BTreeMap<i32, Vec<Pattern>>,
+    handlers: BTreeMap<i32, (Vec<Pattern>, Priorities)>,
 }
 
 impl Routes {
     /// Builds the table.
-    pub fn new(handlers: impl IntoIterator<Item = (i32, Vec<Pattern>)>) -> Self {
+    pub fn new(handlers: impl IntoIterator<Item = (i32, (Vec<Pattern>, Priorities))>) -> Self {
         Self {
             handlers: handlers.into_iter().collect(),
         }
     }
 
-    /// Ids of the handlers that take the event, in ascending order.
-    pub fn of(&self, source: &str, event_type: Option<&str>) -> Vec<i32> {
+    /// The handlers that take the event, by ascending id.
+    pub fn of(&self, source: &str, event_type: Option<&str>) -> Vec<Route> {
         self.handlers
             .iter()
-            .filter(|(_, patterns)| patterns.iter().any(|p| p.takes(source, event_type)))
-            .map(|(id, _)| *id)
+            .filter(|(_, (patterns, _))| patterns.iter().any(|p| p.takes(source, event_type)))
+            .map(|(id, (_, priorities))| Route {
+                handler: *id,
+                priority: priorities.of(source, event_type),
+            })
             .collect()
     }
 }
@@ -178,8 +192,10 @@ mod tests {
             let expected = naive(source.as_bytes(), from.as_bytes())
                 && naive(kind.as_bytes(), of.as_deref().unwrap_or("").as_bytes());
             prop_assert_eq!(pattern.takes(&from, of.as_deref()), expected);
-            let routes = Routes::new([(2, vec![pattern.clone()]), (1, vec![pattern])]);
-            prop_assert_eq!(routes.of(&from, of.as_deref()), if expected { vec![1, 2] } else { vec![] });
+            let normal = Priorities::default();
+            let routes = Routes::new([(2, (vec![pattern.clone()], normal.clone())), (1, (vec![pattern], normal))]);
+            let to: Vec<i32> = routes.of(&from, of.as_deref()).iter().map(|route| route.handler).collect();
+            prop_assert_eq!(to, if expected { vec![1, 2] } else { vec![] });
         }
     }
 

@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::dispatch::Registry;
-use crate::store::Store;
 use crate::store::keeper::DAYS_AHEAD;
+use crate::store::{Store, Wake};
 use crate::telemetry;
 
 const KEEPER_INTERVAL: Duration = Duration::from_hours(1);
@@ -69,7 +69,7 @@ pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
 
 /// Wakes this node's dispatcher after its own commits, tells other nodes off the commit path, and
 /// hears them. Losing the connection costs latency only.
-pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>) {
+pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Wake>) {
     if !store.hears() {
         tracing::info!(
             "no database.direct_url: events that other nodes receive are found by polling"
@@ -80,7 +80,7 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
             Ok(line) => {
                 // What was said while nobody listened.
                 if line.is_some() {
-                    wake.notify_one();
+                    wake.switched();
                 }
                 line
             }
@@ -97,7 +97,7 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
         loop {
             tokio::select! {
                 () = stored.notified() => {
-                    wake.notify_one();
+                    wake.work();
                     untold = line.is_some();
                 }
                 () = tokio::time::sleep_until(quiet_until), if untold => {

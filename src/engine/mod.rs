@@ -14,14 +14,14 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
 use crate::dispatch::{
-    Active, ActiveHandler, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Registry,
-    http_client,
+    Active, ActiveHandler, BreakerState, DispatchConfig, Dispatcher, Flow, HandlerKind,
+    HandlerSpec, Registry, http_client,
 };
 use crate::domain::{Digest, Reading, Refusal, Routes};
 use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable};
 use crate::provider::{self, Provider, SettingError, Source};
 use crate::store::registry::Name;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Wake};
 use crate::telemetry;
 
 use refusals::Refusals;
@@ -104,6 +104,8 @@ struct Probe {
 struct Inner {
     store: Store,
     registry: Arc<Registry>,
+    flow: Arc<Flow>,
+    wake: Arc<Wake>,
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
@@ -125,7 +127,8 @@ impl Engine {
         registry.swap(activate(&store, config.sources, config.handlers).await?);
 
         let stored = Arc::new(Notify::new());
-        let wake = Arc::new(Notify::new());
+        let wake = Arc::new(Wake::default());
+        let flow = Flow::new();
         let ingest = Ingest::start(store.clone(), config.ingest, Arc::clone(&stored));
         let dispatcher = match config.dispatch {
             Some(dispatch) => {
@@ -134,6 +137,7 @@ impl Engine {
                     store.clone(),
                     Arc::clone(&registry),
                     http,
+                    Arc::clone(&flow),
                     dispatch,
                     Arc::clone(&wake),
                 ))
@@ -144,11 +148,13 @@ impl Engine {
         let background = vec![
             tokio::spawn(background::keep(store.clone())),
             tokio::spawn(background::measure(store.clone(), Arc::clone(&registry))),
-            tokio::spawn(background::signal(store.clone(), stored, wake)),
+            tokio::spawn(background::signal(store.clone(), stored, Arc::clone(&wake))),
         ];
         Ok(Self(Arc::new(Inner {
             store,
             registry,
+            flow,
+            wake,
             ingest,
             refusals,
             draining: AtomicBool::new(false),
@@ -237,6 +243,17 @@ impl Engine {
     /// Counts, logs (rate-limited) and samples a refused request. Never waits.
     pub fn reject(&self, rejection: &Rejection) {
         self.0.refusals.add(rejection);
+    }
+
+    /// Where the breaker of a handler stands on this node; `None` for a handler without one.
+    pub fn breaker(&self, handler: i32) -> Option<BreakerState> {
+        let active = self.0.registry.current();
+        self.0.flow.breaker(active.handlers.get(&handler)?)
+    }
+
+    /// Has this node look for pauses at once; the others hear of them by themselves.
+    pub fn look_for_pauses(&self) {
+        self.0.wake.switched();
     }
 
     /// The store, for queries.
@@ -372,7 +389,7 @@ async fn activate(
         handlers
             .iter()
             .zip(&handler_ids)
-            .map(|(spec, row)| (row.id, spec.events.clone())),
+            .map(|(spec, row)| (row.id, (spec.events.clone(), spec.priorities.clone()))),
     );
     let sources: HashMap<String, (i32, Arc<Source>)> = sources
         .into_iter()

@@ -11,10 +11,13 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use crate::dispatch::{ActiveHandler, Context, HandlerSpec, Registry, claim, http_client, reap};
+use crate::dispatch::{
+    ActiveHandler, Context, Flow, HandlerSpec, Registry, claim, http_client, reap,
+};
+use crate::domain::{Priority, Route};
 use crate::ingest::{self, Receipt, Submission, Unavailable};
 use crate::provider::Source;
-use crate::store::delivery::{self, Lease, Quota};
+use crate::store::delivery::{Lease, Quota};
 use crate::store::{Store, StoreError};
 
 use super::{EngineError, activate};
@@ -63,6 +66,7 @@ impl Turns {
                 store,
                 registry,
                 http,
+                flow: Flow::new(),
                 stopping,
             },
             _stop: Arc::new(stop),
@@ -77,7 +81,11 @@ impl Turns {
     /// Writes requests as one batch, each item fanned out to every handler.
     pub async fn write(&self, mut batch: Vec<Submission>) -> Vec<Result<Receipt, Unavailable>> {
         let active = self.context.registry.current();
-        let handlers: Vec<i32> = active.handlers.keys().copied().collect();
+        let to = |id: &i32| Route {
+            handler: *id,
+            priority: Priority::Normal,
+        };
+        let handlers: Vec<Route> = active.handlers.keys().map(to).collect();
         for submission in &mut batch {
             if let Some((id, _)) = active.sources.get(&submission.source.name) {
                 submission.source_id = *id;
@@ -97,8 +105,7 @@ impl Turns {
         let Some((handler, quota)) = self.handler() else {
             return Ok(None);
         };
-        let connection = self.context.store.dispatch().await?;
-        let leases = delivery::claim(&connection, &[quota]).await?;
+        let (leases, _) = claim::lease(&self.context, &[quota]).await?;
         Ok((!leases.is_empty()).then_some(Claimed {
             handler,
             leases,
@@ -115,8 +122,7 @@ impl Turns {
         let Some((handler, quota)) = self.handler() else {
             return Ok(None);
         };
-        let connection = self.context.store.dispatch().await?;
-        let lease = delivery::claim_suspect(&connection, &[quota]).await?;
+        let lease = claim::lease_suspect(&self.context, &[quota]).await?;
         Ok(lease.map(|lease| Claimed {
             handler,
             leases: vec![lease],
@@ -154,7 +160,10 @@ impl Turns {
         let quota = Quota {
             handler_id: handler.id,
             count: handler.spec.batch,
+            waiting: handler.spec.priorities.known(),
+            draw: 0.5,
             lease: handler.spec.lease,
+            cap: handler.spec.cap,
         };
         Some((Arc::clone(handler), quota))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use crate::domain::{Digest, EventKey, EventState, Item, Reading};
+use crate::domain::{Digest, EventKey, EventState, Item, Reading, Route};
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
 use crate::store::transaction::{
@@ -225,7 +225,7 @@ fn new_request(submission: &Submission) -> NewRequest<'_> {
     }
 }
 
-fn new_item<'a>(request: usize, item: &'a Item, handlers: Option<&Vec<i32>>) -> NewItem<'a> {
+fn new_item<'a>(request: usize, item: &'a Item, handlers: Option<&Vec<Route>>) -> NewItem<'a> {
     let handlers = handlers.map(Vec::as_slice).unwrap_or_default();
     let (state, handlers) = match item.reading {
         Reading::Unreadable(reason) => (Some((EventState::Unreadable, Some(reason))), Vec::new()),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::domain::Item;
+use crate::domain::{Item, Route};
 use crate::provider::Source;
 
 /// The raw request to keep.
@@ -51,7 +51,7 @@ pub struct Submission {
     pub items: Vec<Item>,
     /// Handlers each item is fanned out to, in the items' order. Only items that read as events
     /// get deliveries.
-    pub handlers: Vec<Vec<i32>>,
+    pub handlers: Vec<Vec<Route>>,
 }
 
 /// What became of one item.

@@ -10,13 +10,13 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, Row, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::StoreError;
 use super::names::Names;
 use super::settings::{Sessions, Settings};
+use super::signal::Wake;
 use super::statement::{Prepared, parameter_types};
 use super::transaction::{
     AS_AT_CONNECT, BY_INDEX, DURABLE, Params, is_connection_error, is_stale_session,
@@ -195,7 +195,7 @@ impl Connection {
 pub(super) async fn connect(
     settings: &Settings,
     tls: &MakeRustlsConnect,
-    on_notify: Option<Arc<Notify>>,
+    on_notify: Option<Arc<Wake>>,
     runtime: &Handle,
 ) -> Result<Connection, StoreError> {
     let (client, mut connection) = settings
@@ -229,7 +229,7 @@ pub(super) async fn connect(
                     if let Some(notify) = &on_notify
                         && heard.process_id() != own.load(Ordering::Acquire)
                     {
-                        notify.notify_one();
+                        notify.heard(heard.channel());
                     }
                 }
                 Some(Ok(_)) => {}
@@ -237,7 +237,7 @@ pub(super) async fn connect(
             }
         }
         if let Some(notify) = &on_notify {
-            notify.notify_one();
+            notify.switched();
         }
     });
     // One message: a session that is lent by the transaction is ours until it is answered.

@@ -44,6 +44,7 @@ impl Store {
             oldest_snapshot_s: row.get(4),
             dead_rows: row.get::<_, Option<i64>>(5).unwrap_or(0),
             days_ahead: row.get(6),
+            paused: row.get(7),
         })
     }
 }

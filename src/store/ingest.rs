@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::domain::{Digest, EventState, Item};
+use crate::domain::{Digest, EventState, Item, Route};
 
 use super::StoreError;
 use super::connection::Connection;
@@ -40,7 +40,7 @@ pub(crate) struct NewItem<'a> {
     /// State fixed at insert, with the reason for people.
     pub(crate) state: Option<(EventState, Option<&'a str>)>,
     /// Handlers it is fanned out to; empty when it has a fixed state.
-    pub(crate) handlers: Vec<i32>,
+    pub(crate) handlers: Vec<Route>,
 }
 
 /// What is stored under a known key.
@@ -149,20 +149,26 @@ pub(crate) async fn reserve<'c>(
                 "{{{}}}",
                 i.handlers
                     .iter()
-                    .map(i32::to_string)
+                    .map(|route| route.handler.to_string())
                     .collect::<Vec<_>>()
                     .join(",")
             )
         })
         .collect();
 
-    let (f_no, f_handler): (Vec<i32>, Vec<i32>) = items
-        .iter()
-        .enumerate()
-        .flat_map(|(no, i)| i.handlers.iter().map(move |handler| (number(no), *handler)))
-        .unzip();
+    let fan_out = || {
+        items
+            .iter()
+            .enumerate()
+            .flat_map(|(no, i)| i.handlers.iter().map(move |route| (number(no), *route)))
+    };
+    let f_no: Vec<i32> = fan_out().map(|(no, _)| no).collect();
+    let f_handler: Vec<i32> = fan_out().map(|(_, route)| route.handler).collect();
+    let f_priority: Vec<i16> = fan_out()
+        .map(|(_, route)| route.priority.number())
+        .collect();
 
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 30] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 31] = [
         &r_no,
         &r_source,
         &r_body,
@@ -193,6 +199,7 @@ pub(crate) async fn reserve<'c>(
         &i_routes,
         &f_no,
         &f_handler,
+        &f_priority,
     ];
     // Sent back to back: one round trip. A statement behind a failed BEGIN text fails too.
     let (transaction, rows) = tokio::join!(

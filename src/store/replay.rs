@@ -139,7 +139,7 @@ impl Store {
             &request.actor,
             if request.force { "event.replay.force" } else { "event.replay" },
             &found.event_id.to_string(),
-            &request.reason,
+            Some(&request.reason),
             &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str() }),
         )
         .await?;
@@ -227,7 +227,7 @@ impl Store {
                             actor,
                             "event.replay.missing",
                             &id.to_string(),
-                            reason,
+                            Some(reason),
                             &serde_json::json!({ "handler": handler, "run": 1 }),
                         )
                         .await?;

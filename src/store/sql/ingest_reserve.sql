@@ -1,6 +1,6 @@
 -- ingest_reserve: reserves the keys of a batch and stores what won.
 -- Run by store::ingest::reserve, first statement of the ingest transaction.
--- $1..$11 requests, $12..$27 items, $28 $29 fan-out (item number, handler id)
+-- $1..$10 requests, $11..$28 items, $29..$31 fan-out (item number, handler id, priority)
 -- Rows: one per item whose key was new: its number and event id. The losers are read by
 -- ingest_known in the next statement, whose snapshot sees the winner.
 -- Keys go in sorted order, so that two batches never deadlock; a losing insert waits for the
@@ -32,9 +32,9 @@ WITH req AS MATERIALIZED (
          occurred_at, req.correlation_id, state, state_reason, routes::int[]
     FROM item JOIN won USING (event_id) JOIN req ON req.no = item.request_no
 ), fanned_out AS (
-  INSERT INTO oncehook.delivery (event_id, handler_id)
-  SELECT item.event_id, f.handler_id
-    FROM unnest($29::int[], $30::int[]) AS f(no, handler_id) JOIN item USING (no) JOIN won USING (event_id)
+  INSERT INTO oncehook.delivery (event_id, handler_id, priority)
+  SELECT item.event_id, f.handler_id, f.priority
+    FROM unnest($29::int[], $30::int[], $31::smallint[]) AS f(no, handler_id, priority) JOIN item USING (no) JOIN won USING (event_id)
    ORDER BY f.no, f.handler_id
 )
 SELECT item.no, item.event_id FROM item JOIN won USING (event_id)

@@ -82,6 +82,13 @@ const fn warning(check: Check) -> Check {
     }
 }
 
+const fn note(check: Check) -> Check {
+    Check {
+        severity: CheckState::Note,
+        ..check
+    }
+}
+
 const fn costly(check: Check) -> Check {
     Check {
         costly: true,
@@ -110,7 +117,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 28] = [
+pub(super) static CHECKS: [Check; 30] = [
     check(
         "key_event",
         "keys",
@@ -223,6 +230,22 @@ pub(super) static CHECKS: [Check; 28] = [
         include_str!("../sql/verify_overdue.sql"),
         "is a node running that knows the handler, and does it keep up? `oncehook_oldest_ready_seconds` shows since when",
     )),
+    note(check(
+        "paused",
+        "",
+        Reads::Live,
+        "what is paused by order",
+        include_str!("../sql/verify_paused.sql"),
+        "`oncehook handlers resume NAME` or `oncehook sources resume NAME` when the reason is gone",
+    )),
+    check(
+        "caps",
+        "",
+        Reads::Live,
+        "every handler has the row that its caps are kept by",
+        include_str!("../sql/verify_caps.sql"),
+        "restore it: INSERT INTO oncehook.handler_cap (handler_id) SELECT id FROM oncehook.handler ON CONFLICT DO NOTHING",
+    ),
     warning(check(
         "retired",
         "deliveries",
