@@ -237,7 +237,7 @@ mod tests {
     fn every_tenth_claim_of_one_is_for_the_lowest() {
         let mut given = [0_u16; 3];
         for n in 0..1_000 {
-            let counts = split(1, [true; 3], f64::from(n) / 1_000.0);
+            let counts = split(1, [true; 3], (f64::from(n) + 0.5) / 1_000.0);
             for (sum, count) in given.iter_mut().zip(counts) {
                 *sum += count;
             }

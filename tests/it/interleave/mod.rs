@@ -80,6 +80,7 @@ scenarios! {
     claim_same_rows: claim::same_rows,
     claim_same_suspect: claim::same_suspect,
     claim_given_back_late: claim::given_back_late,
+    claim_within_a_cap: claim::within_a_cap,
     settle_and_reaper: settle::and_reaper,
     settle_reaper_and_successor: settle::reaper_and_successor,
     settle_after_the_lease: settle::after_the_lease,
