@@ -241,7 +241,7 @@ fn open_work(delivery: &DeliveryInfo) -> String {
     ] {
         // What is leased runs all the same.
         if let Some(pause) = pause.as_ref().filter(|_| delivery.state != "leased") {
-            text.push_str(&format!(", {what} {}", pause_text(pause)));
+            text.extend([", ", what, " ", &pause_text(pause)]);
         }
     }
     text.push_str(", effect key ");

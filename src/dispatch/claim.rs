@@ -4,13 +4,11 @@
 //! interval in any case. A suspect (its lease was lost before) runs alone: nothing else executes
 //! in the process meanwhile, so that a crash tells which delivery caused it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::{Id, JoinSet};
-
-use crate::domain::{ByPriority, Priority};
+use crate::domain::Priority;
 use crate::store::cap::{self, Short, Wanted, Why};
 use crate::store::delivery::{self, Lease, Quota};
 use crate::store::{Store, StoreError, Wake, flow};
@@ -18,6 +16,7 @@ use crate::telemetry;
 
 use super::flow::Room;
 use super::handler::HandlerKind;
+use super::running::Running;
 use super::work::Back;
 use super::{Active, ActiveHandler, Context, DispatchConfig, work};
 
@@ -39,24 +38,6 @@ const FULL: Duration = Duration::from_millis(50);
 /// Pause after a claim that failed.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What executes now, and what may hold more work.
-#[derive(Default)]
-pub(crate) struct Running {
-    tasks: JoinSet<()>,
-    handler_of: HashMap<Id, i32>,
-    /// Tasks per handler: batches or calls.
-    count: HashMap<i32, usize>,
-    /// Priorities of handlers whose last claim was full: more is due, do not wait for a signal.
-    hungry: HashMap<i32, ByPriority<bool>>,
-    /// Last claim that found something but less than a batch, until when the next one waits if
-    /// its batch is still running.
-    partial: HashMap<i32, Instant>,
-    /// Handlers that a cap or a breaker stopped, until when.
-    later: HashMap<i32, Instant>,
-    /// Of these, those that may go on when something of theirs ends.
-    full: HashSet<i32>,
-}
-
 pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<Wake>) {
     let mut running = Running::default();
     let mut next_poll = Instant::now();
@@ -75,10 +56,8 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
             switched |= wake.take_switched();
             if Instant::now() >= next_poll {
                 next_poll = Instant::now() + jittered(config.poll);
-                // Also the priorities of before a reload, or of another node's configuration.
-                for id in active.handlers.keys() {
-                    running.hungry.insert(*id, [true; 3]);
-                }
+                running.all_hungry(&active);
+                look_for_strays(&context, &active, &mut running).await;
                 check_suspects = true;
                 switched = true;
             }
@@ -145,86 +124,6 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
     }
 }
 
-impl Running {
-    /// Looks for more work of every handler.
-    fn all_hungry(&mut self, active: &Active) {
-        for (id, handler) in &active.handlers {
-            let hungry = self.hungry.entry(*id).or_default();
-            for (hungry, known) in hungry.iter_mut().zip(handler.spec.priorities.known()) {
-                *hungry |= known;
-            }
-        }
-    }
-
-    fn is_hungry(&self, handler: i32) -> bool {
-        self.hungry
-            .get(&handler)
-            .is_none_or(|hungry| hungry.contains(&true))
-    }
-
-    /// When to look again at the latest: at the poll, when a handler with one batch running may
-    /// have a second, or when what stopped one is over.
-    fn next_look(&self, next_poll: Instant) -> Instant {
-        let now = Instant::now();
-        self.partial
-            .iter()
-            .chain(&self.later)
-            .filter(|(id, until)| **until > now && self.is_hungry(**id))
-            .map(|(_, until)| *until)
-            .fold(next_poll, Instant::min)
-    }
-
-    /// Whether something stops the handler's claims for a while.
-    fn is_stopped(&self, handler: i32) -> bool {
-        self.later
-            .get(&handler)
-            .is_some_and(|until| *until > Instant::now())
-    }
-
-    fn stop(&mut self, handler: i32, until: Instant, full: bool) {
-        self.later.insert(handler, until);
-        if full {
-            self.full.insert(handler);
-        } else {
-            self.full.remove(&handler);
-        }
-    }
-
-    /// Whether the handler's next events wait for the batch that is running.
-    fn waits(&self, handler: i32) -> bool {
-        self.partial
-            .get(&handler)
-            .is_some_and(|until| *until > Instant::now())
-    }
-
-    fn ended(&mut self, done: Result<(Id, ()), tokio::task::JoinError>) {
-        let id = match done {
-            Ok((id, ())) => id,
-            Err(error) => {
-                if error.is_panic() {
-                    // Its leases pass to the reaper.
-                    tracing::error!(error = %error, "a dispatch task panicked");
-                }
-                error.id()
-            }
-        };
-        if let Some(handler) = self.handler_of.remove(&id)
-            && let Some(count) = self.count.get_mut(&handler)
-        {
-            *count = count.saturating_sub(1);
-            if self.full.remove(&handler) {
-                self.later.remove(&handler);
-            }
-        }
-    }
-
-    fn spawn(&mut self, handler_id: i32, task: impl Future<Output = ()> + Send + 'static) {
-        let id = self.tasks.spawn(task).id();
-        self.handler_of.insert(id, handler_id);
-        *self.count.entry(handler_id).or_default() += 1;
-    }
-}
-
 pub(crate) async fn wait_for_all(running: &mut Running) {
     while let Some(done) = running.tasks.join_next_with_id().await {
         running.ended(done);
@@ -248,6 +147,35 @@ async fn look_at_switches(context: &Context, active: &Active, wake: &Arc<Wake>) 
             });
         }
         Err(error) => tracing::warn!(error = %error, "could not look for pauses"),
+    }
+}
+
+/// Looks for due work of priorities that a handler's settings do not give.
+async fn look_for_strays(context: &Context, active: &Active, running: &mut Running) {
+    let others = |handler: &Arc<ActiveHandler>| {
+        let known = handler.spec.priorities.known();
+        let others = Priority::ALL.into_iter().zip(known);
+        let id = handler.id;
+        others
+            .filter(|(_, known)| !known)
+            .map(move |(p, _)| (id, p))
+    };
+    let others: Vec<(i32, Priority)> = active.handlers.values().flat_map(others).collect();
+    let found = async {
+        let connection = context.store.dispatch().await?;
+        delivery::stray(&connection, &others).await
+    }
+    .await;
+    match found {
+        Ok(strays) => {
+            for (id, priority) in strays {
+                let hungry = running.hungry.entry(id).or_default();
+                if let Some(hungry) = hungry.get_mut(priority as usize) {
+                    *hungry = true;
+                }
+            }
+        }
+        Err(error) => tracing::warn!(error = %error, "could not look for other priorities"),
     }
 }
 
@@ -301,11 +229,7 @@ fn quotas(
         quotas.push(Quota {
             handler_id: handler.id,
             count,
-            waiting: running
-                .hungry
-                .get(&handler.id)
-                .copied()
-                .unwrap_or([true; 3]),
+            waiting: running.waiting(handler),
             draw: rand::random(),
             lease: handler.spec.lease,
             cap: handler.spec.cap,
@@ -410,23 +334,6 @@ async fn claim(
     Ok(left)
 }
 
-impl Running {
-    /// Notes which priorities may have more: those that filled their share. Tells whether others
-    /// left some of theirs, which is for these.
-    fn fed(&mut self, quota: &Quota, group: &[Lease]) -> bool {
-        let mut hungry = quota.waiting;
-        for ((hungry, priority), asked) in hungry.iter_mut().zip(Priority::ALL).zip(quota.shares())
-        {
-            let found = group.iter().filter(|l| l.priority == priority).count();
-            *hungry &= asked == 0 || found >= usize::from(asked);
-        }
-        let left = group.len() < usize::from(quota.count) && hungry.contains(&true);
-        let fewer = hungry != quota.waiting;
-        self.hungry.insert(quota.handler_id, hungry);
-        left && fewer
-    }
-}
-
 /// A cap stood in the way: when to look again.
 fn stopped_by_cap(active: &Active, short: Short, running: &mut Running) {
     let (wait, full) = match short.why {
@@ -456,7 +363,7 @@ async fn without_paused(
     let Some(source) = aside.first().and_then(|l| l.event.as_ref()) else {
         return group;
     };
-    work::give_back(context, &aside, Back::Aside, handler.spec.lease).await;
+    work::put_back(context, &aside, Back::Aside, handler.spec.lease).await;
     if aside.len() > group.len() {
         let (store, wake) = (context.store.clone(), Arc::clone(wake));
         let (handler_id, source_id) = (handler.id, source.source_id);
@@ -501,7 +408,7 @@ async fn claim_suspect(
         return Ok(true);
     };
     if context.flow.source_paused(&lease) {
-        work::give_back(context, &[lease], Back::Aside, handler.spec.lease).await;
+        work::put_back(context, &[lease], Back::Aside, handler.spec.lease).await;
         return Ok(true);
     }
     tracing::info!(event.id = %lease.event_id, handler = %handler.spec.name, "a suspect runs alone");

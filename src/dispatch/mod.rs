@@ -16,6 +16,7 @@ pub(crate) mod claim;
 pub(crate) mod flow;
 pub mod handler;
 pub(crate) mod reap;
+pub(crate) mod running;
 mod settle;
 mod work;
 

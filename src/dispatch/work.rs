@@ -12,7 +12,7 @@ use crate::store::handling::{self, Payload};
 use crate::store::locked::{Locked, Plans};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
-use super::flow::Begun;
+use super::flow::{Begun, Tries};
 use super::handler::{HandlerKind, http, transactional as run};
 use super::settle::{self, Transitions};
 use super::{ActiveHandler, Context, reap};
@@ -40,13 +40,7 @@ pub(super) async fn transactional(
     while !waiting.is_empty() || !singly.is_empty() {
         if context.is_stopping() || claimed_at.elapsed() > handler.spec.lease / 2 {
             waiting.append(&mut singly);
-            give_back(
-                &context,
-                waiting.make_contiguous(),
-                Back::Ready,
-                handler.spec.lease,
-            )
-            .await;
+            give_back(&context, waiting.make_contiguous(), handler.spec.lease).await;
             return;
         }
         let batch: Vec<Lease> = match singly.pop_front() {
@@ -354,13 +348,13 @@ pub(super) enum Back<'a> {
     Later(&'a [Duration]),
 }
 
+/// Gives unstarted leases back, due at once.
+async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
+    put_back(context, leases, Back::Ready, lease).await;
+}
+
 /// Gives unstarted leases back, trying until they would have run out.
-pub(super) async fn give_back(
-    context: &Context,
-    leases: &[Lease],
-    back: Back<'_>,
-    lease: Duration,
-) {
+pub(super) async fn put_back(context: &Context, leases: &[Lease], back: Back<'_>, lease: Duration) {
     let began = Instant::now();
     while !leases.is_empty() && began.elapsed() < lease {
         let given = async {
@@ -398,9 +392,9 @@ pub(super) async fn prepare_calls(
     claimed_at: Instant,
     alone: bool,
 ) -> Vec<Call> {
-    let (begun, deferred) = context.flow.begin(handler, leases, alone);
+    let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
     let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
-    give_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
+    put_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
     let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
     if leases.is_empty() {
         return Vec::new();
@@ -429,12 +423,12 @@ pub(super) async fn prepare_calls(
             })
             .collect(),
         Ok(_) => {
-            give_back(context, &leases, Back::Ready, handler.spec.lease).await;
+            give_back(context, &leases, handler.spec.lease).await;
             Vec::new()
         }
         Err(error) => {
             tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
-            give_back(context, &leases, Back::Ready, handler.spec.lease).await;
+            give_back(context, &leases, handler.spec.lease).await;
             Vec::new()
         }
     }

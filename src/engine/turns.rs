@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use crate::dispatch::{
-    ActiveHandler, Context, Flow, HandlerSpec, Registry, claim, http_client, reap,
+    ActiveHandler, Context, Flow, HandlerSpec, Registry, claim, http_client, reap, running,
 };
 use crate::domain::{Priority, Route};
 use crate::ingest::{self, Receipt, Submission, Unavailable};
@@ -170,7 +170,7 @@ impl Turns {
 }
 
 async fn run(context: &Context, claimed: Claimed) {
-    let mut running = claim::Running::default();
+    let mut running = running::Running::default();
     claim::start(
         context,
         &claimed.handler,

@@ -4,6 +4,7 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
+use crate::dispatch::BreakerState;
 use crate::engine::Engine;
 use crate::store::flow::{HandlerInfo, Pausable};
 
@@ -41,7 +42,7 @@ struct HandlerHere {
 async fn handlers(engine: web::Data<Engine>) -> HttpResponse {
     let found = engine.store().handlers().await;
     let here = |handler: HandlerInfo| HandlerHere {
-        breaker: engine.breaker(handler.id).map(|state| state.as_str()),
+        breaker: engine.breaker(handler.id).map(BreakerState::as_str),
         handler,
     };
     answer(found.map(|all| all.into_iter().map(here).collect::<Vec<_>>()))

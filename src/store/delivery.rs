@@ -23,6 +23,7 @@ const REMOVE: &str = include_str!("sql/delivery_remove.sql");
 const RETRY: &str = include_str!("sql/delivery_retry.sql");
 const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
 const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
+const STRAY: &str = include_str!("sql/delivery_stray.sql");
 const DEFER: &str = include_str!("sql/delivery_defer.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
 const EVIDENCE: &str = include_str!("sql/attempt_evidence.sql");
@@ -239,6 +240,20 @@ pub(crate) async fn suspect_due(
 ) -> Result<bool, StoreError> {
     let rows = connection.query_alone(SUSPECT_DUE, &[&handlers]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+/// Which of these priorities have something due.
+pub(crate) async fn stray(
+    connection: &Connection,
+    others: &[(i32, Priority)],
+) -> Result<Vec<(i32, Priority)>, StoreError> {
+    let handlers: Vec<i32> = others.iter().map(|(id, _)| *id).collect();
+    let priorities: Vec<i16> = others.iter().map(|(_, p)| p.number()).collect();
+    let rows = connection
+        .query_by_index(STRAY, &[&handlers, &priorities])
+        .await?;
+    let stray = |row: &Row| (row.get(0), Priority::stored(row.get(1)));
+    Ok(rows.iter().map(stray).collect())
 }
 
 fn progress(row: &Row) -> Progress {

@@ -238,11 +238,11 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
 fn flow(spec: &HandlerSpec) -> String {
     let mut parts = Vec::new();
     let rest = spec.priorities.rest.as_str();
-    let mut priority = format!("priority {rest}");
-    for (pattern, of) in &spec.priorities.named {
-        priority.push_str(&format!(", {} for {pattern}", of.as_str()));
-    }
-    parts.push(priority);
+    let named = spec.priorities.named.iter();
+    let named: String = named
+        .map(|(pattern, of)| [", ", of.as_str(), " for ", &pattern.to_string()].concat())
+        .collect();
+    parts.push(format!("priority {rest}{named}"));
     if let Some(most) = spec.cap.in_flight {
         parts.push(format!("{most} under way over all nodes"));
     }

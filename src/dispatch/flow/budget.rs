@@ -89,9 +89,9 @@ mod tests {
             let repeats = n % 2 == 0;
             if budget.begin(repeats, now) {
                 if repeats {
-                    again += 1
+                    again += 1;
                 } else {
-                    first += 1
+                    first += 1;
                 }
                 budget.ended(false, now);
             }

@@ -53,6 +53,13 @@ pub(crate) struct Begun {
     told: bool,
 }
 
+/// What of a claim begins, and what has to wait how long.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    pub(crate) begun: Vec<(Lease, Begun)>,
+    pub(crate) deferred: Vec<(Lease, Duration)>,
+}
+
 impl Begun {
     /// Whether the receiver answered as one that works.
     pub(crate) fn ended(mut self, good: bool) {
@@ -159,7 +166,7 @@ impl Flow {
         handler: &Arc<ActiveHandler>,
         leases: Vec<Lease>,
         alone: bool,
-    ) -> (Vec<(Lease, Begun)>, Vec<(Lease, Duration)>) {
+    ) -> Tries {
         let now = self.began.elapsed();
         let (mut begun, mut deferred) = (Vec::new(), Vec::new());
         self.with_gate(handler, |gate| {
@@ -184,7 +191,7 @@ impl Flow {
         if !deferred.is_empty() {
             telemetry::retries_deferred(&handler.spec.name, deferred.len() as u64);
         }
-        (begun, deferred)
+        Tries { begun, deferred }
     }
 
     fn ended(&self, handler: &ActiveHandler, epoch: u32, good: Option<bool>) {

@@ -100,7 +100,7 @@ fn outage(away: Duration, breaker: Option<BreakerPolicy>) -> Seen {
                     seen.done += 1;
                     continue;
                 }
-                delivery.progress.since_first = now - delivery.first_try.unwrap();
+                delivery.progress.since_first = now.saturating_sub(delivery.first_try.unwrap());
                 let verdict = Verdict::Retry {
                     after: None,
                     error: "not connected".into(),
@@ -142,7 +142,7 @@ fn outage(away: Duration, breaker: Option<BreakerPolicy>) -> Seen {
         }
         if now > ends && seen.done + seen.dead == deliveries.len() {
             seen.came = deliveries.len();
-            seen.caught_up_after = now - ends;
+            seen.caught_up_after = now.saturating_sub(ends);
             return seen;
         }
         assert!(now < ends + Duration::from_hours(24), "{seen:?}");

@@ -1,7 +1,5 @@
 //! A receiver that is away, or that fails: what it costs, and how it ends.
 
-use std::time::Duration;
-
 use crate::crash::{ledger, metric, until_metric};
 use crate::support::node::free_address;
 use crate::support::{Receiver, Reply, until};
@@ -104,16 +102,5 @@ async fn repetitions_of_a_failing_handler_keep_to_their_budget() {
         .one("SELECT sum(failures)::bigint FROM oncehook.delivery")
         .await;
     assert!(failures <= i64::try_from(requests.len()).unwrap());
-    // Nothing is lost by it: the repetitions come when the budget has room.
-    receiver.always(Reply::status(200));
-    app.db
-        .execute("UPDATE oncehook.delivery SET run_at = now() WHERE state = 'ready'")
-        .await;
-    until("one of them is done", async || {
-        app.db.count("outcome").await > 0
-    })
-    .await;
-    tokio::time::timeout(Duration::from_secs(1), app.db.verify())
-        .await
-        .ok();
+    app.db.verify().await;
 }

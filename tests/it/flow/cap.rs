@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::crash::http::calling;
-use crate::crash::{QUICK, booking, end_leases, paid, put, until_booked_once, until_metric};
+use crate::crash::{
+    BOOK_BEHIND_BARRIER, Barrier, QUICK, begin_handling, booking, end_leases, paid, put,
+    storing_ledger, until_booked_once, until_metric,
+};
 use crate::support::node::free_address;
 use crate::support::{Gate, Receiver, Reply, backend_pid, until};
 
@@ -14,12 +17,14 @@ use super::put_many;
 #[tokio::test]
 async fn two_nodes_together_never_have_more_calls_out_than_the_cap() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let seen = (Arc::clone(&now), Arc::clone(&most));
+    let open = Gate::closed();
+    let seen = (Arc::clone(&now), Arc::clone(&most), open.clone());
     let receiver = Receiver::answering(free_address(), move |_| {
-        let (now, most) = (Arc::clone(&seen.0), Arc::clone(&seen.1));
+        let (now, most, open) = seen.clone();
         Box::pin(async move {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            tokio::time::sleep(Duration::from_millis(30)).await;
+            open.passed().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             now.fetch_sub(1, Ordering::SeqCst);
             Reply::status(200)
         })
@@ -29,9 +34,13 @@ async fn two_nodes_together_never_have_more_calls_out_than_the_cap() {
     let other = app.another_node().await;
     put_many(&app, "stripe", "evt", 40).await;
     put_many(&other, "stripe", "evt_other", 40).await;
+    until("three are out", async || now.load(Ordering::SeqCst) == 3).await;
+    for node in [&*app, &other] {
+        until_metric(node, "oncehook_claims_capped_total", |n| n > 1.0).await;
+    }
+    open.open();
     until("all are done", async || app.db.count("outcome").await == 80).await;
     assert_eq!(most.load(Ordering::SeqCst), 3);
-    until_metric(&app, "oncehook_claims_capped_total", |n| n > 0.0).await;
     app.db.verify().await;
 }
 
@@ -61,9 +70,14 @@ async fn two_nodes_together_never_call_more_often_than_the_rate() {
 #[tokio::test]
 async fn a_cap_holds_for_the_deliveries_of_a_sql_handler_too() {
     let lines = format!("{QUICK}\nmax_in_flight = 4\nbatch = 50");
-    let app = crate::crash::held_booking(&lines).start().await;
-    let barrier = crate::crash::Barrier::closed(&app.db).await;
+    let mut app = storing_ledger()
+        .setup(BOOK_BEHIND_BARRIER)
+        .sql_handler("ledger", "app.book_behind_barrier", &lines)
+        .start()
+        .await;
     put_many(&app, "stripe", "evt", 20).await;
+    let barrier = Barrier::closed(&app.db).await;
+    begin_handling(&mut app).await;
     barrier.until_waited(&app.db).await;
     until("as many as may are leased", async || {
         app.db.count("delivery WHERE state = 'leased'").await == 4

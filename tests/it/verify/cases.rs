@@ -477,7 +477,7 @@ pub(super) const CASES: &[Damage] = &[
     ),
     damage(
         &[("schema", Unfinished)],
-        "DELETE FROM ~schema_history",
+        "DELETE FROM ~schema_history WHERE version = 1",
         "migration 1 is not applied",
     ),
 ];
