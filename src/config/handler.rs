@@ -253,7 +253,7 @@ fn breaker(section: &Section<'_>) -> Option<BreakerPolicy> {
 }
 
 /// What to do about failures, and the share of repetitions among the first tries.
-fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u8) {
+fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u16) {
     let defaults = Policy::default();
     let crashes = section
         .integer("crashes", &(1..=100))
@@ -273,8 +273,8 @@ fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u8) {
                 "belongs to kind = \"http\": it keeps repetitions from a receiver that fails",
             );
         }
-        if let Some(percent) = below.integer("share", &(1..=100)) {
-            share = u8::try_from(percent).unwrap_or(RETRY_SHARE);
+        if let Some(percent) = below.integer("share", &(1..=10_000)) {
+            share = u16::try_from(percent).unwrap_or(RETRY_SHARE);
         }
         if retry.first > retry.max {
             below.error("first", "`first` must not be longer than `max`");

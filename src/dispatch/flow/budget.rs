@@ -20,12 +20,12 @@ const FAILING: u8 = 10;
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     /// Repetitions per hundred first tries.
-    percent: u8,
+    percent: u16,
     window: Window,
 }
 
 impl RetryBudget {
-    pub(crate) fn new(percent: u8) -> Self {
+    pub(crate) fn new(percent: u16) -> Self {
         Self {
             percent,
             window: Window::new(WINDOW),
@@ -33,7 +33,7 @@ impl RetryBudget {
     }
 
     /// Whether it was made for this share.
-    pub(crate) fn is_for(&self, percent: u8) -> bool {
+    pub(crate) fn is_for(&self, percent: u16) -> bool {
         self.percent == percent
     }
 

@@ -18,7 +18,7 @@ pub use crate::store::Work;
 pub use function::{Answer, Delivered, Function, HandlerError};
 
 /// Repetitions per hundred first tries of a handler that fails, unless said otherwise.
-pub const RETRY_SHARE: u8 = 20;
+pub const RETRY_SHARE: u16 = 20;
 
 /// A handler as configured.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub struct HandlerSpec {
     /// When its receiver is left alone for a while (`http`); `None`: never.
     pub breaker: Option<BreakerPolicy>,
     /// Repetitions per hundred first tries while it fails (`http`).
-    pub retry_share: u8,
+    pub retry_share: u16,
 }
 
 impl HandlerSpec {

@@ -28,7 +28,7 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(300);
 pub(crate) const SQL_LINES: &str =
     "lease = \"1s\"\nretry = { for = \"1h\", first = \"20ms\", max = \"200ms\" }";
 /// The receiver of a trial fails half of its calls and more, as long as the trial lasts: no breaker.
-pub(crate) const CALL_LINES: &str = "timeout = \"300ms\"\nlease = \"5300ms\"\nretry = { for = \"1h\", first = \"20ms\", max = \"200ms\", share = 100 }\nbreaker = false";
+pub(crate) const CALL_LINES: &str = "timeout = \"300ms\"\nlease = \"5300ms\"\nretry = { for = \"1h\", first = \"20ms\", max = \"200ms\", share = 10000 }\nbreaker = false";
 
 /// The parties outside, and the judge over them.
 pub(crate) struct Trial {
