@@ -1,5 +1,6 @@
 //! `max_in_flight` and `rate`, as the receiver sees them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -121,9 +122,11 @@ async fn a_claim_that_dies_with_the_caps_row_locked_frees_it() {
     let pid = backend_pid(&dying).await;
     put(&app, &paid("evt_1")).await;
     // Whoever comes meanwhile passes by and does not wait.
+    let mut looks = HashSet::new();
     until("the node has looked more than once", async || {
-        let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%cap_lock%' LIMIT 1";
-        !app.db.rows(sql, &[]).await.is_empty()
+        let sql = "SELECT query_start::text FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%cap_lock: %' AND pid <> pg_backend_pid()";
+        looks.extend(app.db.all::<String>(sql).await);
+        looks.len() >= 5
     })
     .await;
     assert_eq!(app.db.count("outcome").await, 0);
