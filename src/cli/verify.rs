@@ -199,6 +199,7 @@ fn line(check: &CheckReport) -> String {
     let examined = check.examined.map_or(String::new(), |n| n.to_string());
     let found = match check.found {
         0 => String::new(),
+        n if check.state == CheckState::Note => format!(": {n}"),
         n => format!(", but {n} not"),
     };
     let counted = match check.examined {

@@ -113,6 +113,7 @@ async fn statements_of_every_batch_read_by_key_whatever_was_counted() {
         .unwrap();
     for (name, index) in [
         ("delivery_claim", "delivery_ready"),
+        ("cap_lock", "handler_cap_pkey"),
         ("delivery_lock", "delivery_pkey"),
         ("delivery_finish", "delivery_pkey"),
         ("delivery_retry", "delivery_pkey"),
@@ -136,6 +137,9 @@ async fn statements_of_every_batch_read_by_key_whatever_was_counted() {
         let plan = plan.join("\n");
         assert!(!plan.contains("Seq Scan"), "{name}:\n{plan}");
         assert!(plan.contains(index), "{name}:\n{plan}");
+        if name == "delivery_claim" {
+            assert!(plan.contains("Tid Scan"), "{name}:\n{plan}");
+        }
         // Every lease and its dead entries.
         assert!(!plan.contains("delivery_lease"), "{name}:\n{plan}");
     }

@@ -7,6 +7,8 @@ use super::report::{CheckReport, CheckState, Finding};
 /// What a finding means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Severity {
+    /// Something to know.
+    Note,
     /// A person should look; no invariant is hurt.
     Warning,
     /// An invariant does not hold.
@@ -16,6 +18,7 @@ pub(super) enum Severity {
 impl From<Severity> for CheckState {
     fn from(severity: Severity) -> Self {
         match severity {
+            Severity::Note => Self::Note,
             Severity::Warning => Self::Warning,
             Severity::Broken => Self::Broken,
         }
@@ -158,6 +161,13 @@ const fn warning(check: Check) -> Check {
     }
 }
 
+const fn note(check: Check) -> Check {
+    Check {
+        severity: Severity::Note,
+        ..check
+    }
+}
+
 const fn costly(check: Check) -> Check {
     Check {
         costly: true,
@@ -186,7 +196,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 31] = [
+pub(super) static CHECKS: [Check; 33] = [
     check(
         "key_event",
         "keys",
@@ -322,6 +332,22 @@ pub(super) static CHECKS: [Check; 31] = [
         "the newest version applied to an object is that of an event that succeeded",
         include_str!("../sql/verify_latest.sql"),
         LOOK,
+    ),
+    note(check(
+        "paused",
+        "",
+        Reads::Live,
+        "what is paused by order",
+        include_str!("../sql/verify_paused.sql"),
+        "`oncehook handlers resume NAME` or `oncehook sources resume NAME` when the reason is gone",
+    )),
+    check(
+        "caps",
+        "",
+        Reads::Live,
+        "every handler has the row that its caps are kept by",
+        include_str!("../sql/verify_caps.sql"),
+        "restore it: INSERT INTO oncehook.handler_cap (handler_id) SELECT id FROM oncehook.handler ON CONFLICT DO NOTHING",
     ),
     warning(check(
         "retired",

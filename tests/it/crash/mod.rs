@@ -3,7 +3,7 @@
 mod chaos;
 mod clock;
 mod commit;
-mod http;
+pub(crate) mod http;
 mod kill;
 mod lease;
 mod poison;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oncehook::engine::turns::Turns;
 use serde_json::{Value, json};
 
 use super::Depth;
@@ -109,4 +110,39 @@ pub(super) async fn given_back_late(name: &str, depth: Depth) -> Vec<Explored> {
         })
         .await;
     vec![explored]
+}
+
+/// Two nodes claim for one handler that may have two under way: never more are leased, and never
+/// fewer than could be.
+pub(super) async fn within_a_cap(name: &str, depth: Depth) -> Vec<Explored> {
+    let mut handler = ledger("app.book", 2);
+    handler.cap.in_flight = Some(2);
+    let stage = Stage::new(2, "", handler).await;
+    let explored = stage
+        .explore(name, depth.bound(2, None), async |run| {
+            let keys = keys(run, 3);
+            stage.store(&keys).await;
+            let programs = vec![
+                program(claim_only(stage.nodes[0].clone())),
+                program(claim_only(stage.nodes[1].clone())),
+            ];
+            stage.order(programs, move |stage, claimed| async move {
+                let claimed: Vec<_> = claimed.iter().map(Value::as_u64).collect();
+                let sum = claimed[0].zip(claimed[1]).map(|(a, b)| a + b);
+                assert_eq!(sum, Some(2), "{claimed:?}");
+                let leased = stage.db.count("delivery WHERE state = 'leased'").await;
+                assert_eq!(leased, 2);
+                stage.check(&keys).await;
+            })
+        })
+        .await;
+    vec![explored]
+}
+
+/// A node claims and begins nothing; gives how many.
+async fn claim_only(node: Turns) -> Value {
+    match node.claim().await {
+        Ok(claimed) => claimed.map_or(0, |claimed| claimed.count()).into(),
+        Err(error) => error.to_string().into(),
+    }
 }

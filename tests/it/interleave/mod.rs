@@ -93,6 +93,7 @@ scenarios! {
     claim_same_rows: claim::same_rows, [84], [2_028];
     claim_same_suspect: claim::same_suspect, [26], [26];
     claim_given_back_late: claim::given_back_late, [15], [15];
+    claim_within_a_cap: claim::within_a_cap, [0], [0];
     settle_and_reaper: settle::and_reaper, [23], [23];
     settle_reaper_and_successor: settle::reaper_and_successor, [58], [245];
     settle_after_the_lease: settle::after_the_lease, [56], [56];

@@ -1,7 +1,7 @@
 //! The kinds of damage that a verification must find, over the database of [`super::story`].
 
 use oncehook::store::verify::CheckState;
-use oncehook::store::verify::CheckState::{Broken, Unfinished, Warning};
+use oncehook::store::verify::CheckState::{Broken, Note, Unfinished, Warning};
 
 /// An event's id by its key, and a handler's by its name, as [`Damage::sql`] writes them.
 const EVENT: &str = "(SELECT id FROM oncehook.event WHERE split_part(key, ':', 1) = 'evt_";
@@ -322,6 +322,16 @@ pub(super) const CASES: &[Damage] = &[
     )
     .event("evt_no")
     .of("ledger", 2),
+    damage(
+        &[("paused", Note)],
+        "UPDATE ~handler SET paused_at = now(), paused_by = 'eva', paused_reason = 'restore' WHERE name = 'ledger'",
+        "by eva: restore",
+    ),
+    damage(
+        &[("caps", Broken)],
+        "DELETE FROM ~handler_cap WHERE handler_id = #ledger",
+        "no row in handler_cap",
+    ),
     damage(
         &[("retired", Warning)],
         "UPDATE ~handler SET retired_at = now() WHERE name = 'ledger'; DELETE FROM ~delivery WHERE event_id <> @no AND handler_id = #ledger;
