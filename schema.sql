@@ -157,8 +157,8 @@ CREATE INDEX receipt_event ON oncehook.receipt (event_id);
 -- Handling -----------------------------------------------------------------------------------------
 
 -- One unfinished (event, handler): the hot table, as small as the work that is open.
--- Written: by ingest (fan-out) and by replay. Updated by claim, retry, give-back and reap. Deleted
--- by the statement that writes the outcome.
+-- Written: by ingest (fan-out) and by replay. Updated by claim, retry, give-back, reap, probe and
+-- resolve. Deleted by the statement that writes the outcome.
 -- Invariants: a row exists while its run has no outcome. Every change of a leased row compares
 -- `lease_token` and counts its rows: a stale token changes nothing. Only the database's clock
 -- decides when a lease has ended.
@@ -166,6 +166,13 @@ CREATE INDEX receipt_event ON oncehook.receipt (event_id);
 -- `failures`: recorded failed tries. `losses`: leases lost. `losses_alone`: of these, while it was
 -- the only delivery executing in its process; they alone count towards the crash cap.
 -- `suspect`: a lease was lost, so it is claimed alone from now on.
+-- `in_flight_until`: set by the claim of a call: until then it may be under way. Cleared when it is
+-- known to have ended, or not to have begun.
+-- Uncertain: a call was perhaps made, and its result is not known. It is not sent again until a probe
+-- that was asked behind `in_flight_until` says that it is not there, or a person says so.
+-- `uncertain_at`: since when. `call_token`: the lease of that call, by which a late answer is known.
+-- `run_at`: the next probe; infinity: nothing but a late answer or a person decides. `probes`: asked
+-- so far. `probe_token`: whose answer counts; a stale one changes nothing.
 -- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
 -- new row versions on the same page.
 CREATE TABLE oncehook.delivery (
@@ -173,7 +180,7 @@ CREATE TABLE oncehook.delivery (
   handler_id   int NOT NULL,
   run          smallint NOT NULL DEFAULT 1 CHECK (run > 0),
   generation   smallint NOT NULL DEFAULT 0,
-  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'leased')),
+  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'leased', 'uncertain')),
   failures     smallint NOT NULL DEFAULT 0,
   suspect      bool NOT NULL DEFAULT false,
   losses_alone smallint NOT NULL DEFAULT 0,
@@ -183,20 +190,30 @@ CREATE TABLE oncehook.delivery (
   leased_at    timestamptz,
   lease_token  uuid,
   lease_until  timestamptz,
+  in_flight_until timestamptz,
+  uncertain_at timestamptz,
+  call_token   uuid,
+  probes       smallint NOT NULL DEFAULT 0,
+  probe_token  uuid,
   PRIMARY KEY (event_id, handler_id),
   CHECK ((state = 'leased') = (lease_token IS NOT NULL)),
   CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
-  CHECK ((state = 'leased') = (leased_at IS NOT NULL))
+  CHECK ((state = 'leased') = (leased_at IS NOT NULL)),
+  CONSTRAINT delivery_uncertain_at CHECK ((state = 'uncertain') = (uncertain_at IS NOT NULL)),
+  CONSTRAINT delivery_uncertain_call CHECK ((state = 'uncertain') = (call_token IS NOT NULL)),
+  CONSTRAINT delivery_uncertain_flight CHECK (state <> 'uncertain' OR in_flight_until IS NOT NULL),
+  CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND NOT suspect;
 CREATE INDEX delivery_suspect ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND suspect;
 CREATE INDEX delivery_lease   ON oncehook.delivery (lease_until) WHERE state = 'leased';
+CREATE INDEX delivery_uncertain ON oncehook.delivery (run_at) WHERE state = 'uncertain';
 
 -- The one final row of (event, handler, run).
 -- Written: by the transaction that holds the handler's effect, in one statement with the delete of
--- the delivery; by `handlers retire` for what it cancels. Never updated. Leaves by partition, which
--- nothing does yet.
+-- the delivery; by `handlers retire` for what it cancels, by a probe or `resolve` for what was
+-- uncertain. Never updated. Leaves by partition, which nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
 -- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
 -- handler says it made.
@@ -206,7 +223,7 @@ CREATE TABLE oncehook.outcome (
   run         smallint NOT NULL,
   generation  smallint NOT NULL,
   result      text COLLATE "C" NOT NULL CHECK (result IN ('succeeded', 'failed', 'skipped', 'dead', 'cancelled')),
-  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'operator')),
+  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'probe', 'operator')),
   reason      text,
   resource    text,
   attempts    int NOT NULL,
@@ -215,10 +232,13 @@ CREATE TABLE oncehook.outcome (
 ) PARTITION BY RANGE (event_id);
 
 -- Tries that failed or were lost, and answers that came after a lost lease.
--- Written: in the transaction that puts the delivery back or ends it. Never updated. Leaves by
--- partition, which nothing does yet.
--- `verdict`: retry, permanent, lost (the lease ended without an answer), evidence (an http answer
--- whose lease was gone: it decides nothing, and is kept).
+-- Written: in the transaction that puts the delivery back, makes it uncertain or ends it. Never
+-- updated. Leaves by partition, which nothing does yet.
+-- `verdict`: retry, permanent, unknown (a call without a definite answer), lost (the lease ended
+-- without an answer), evidence (a call's answer whose lease was gone: kept in any case, and read when
+-- the delivery is uncertain).
+-- `in_flight_until`: of a try that made its delivery uncertain: no other may begin before.
+-- `answer`, `resource`: of evidence: the result that it stands for, and what was made.
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
 CREATE TABLE oncehook.attempt (
@@ -228,8 +248,11 @@ CREATE TABLE oncehook.attempt (
   lease_token uuid,
   started_at  timestamptz,
   ended_at    timestamptz NOT NULL,
-  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'permanent', 'lost', 'evidence')),
-  error       text
+  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'permanent', 'unknown', 'lost', 'evidence', 'probe')),
+  error       text,
+  in_flight_until timestamptz,
+  answer      text COLLATE "C" CHECK (answer IN ('succeeded', 'failed', 'skipped', 'dead')),
+  resource    text
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);
 
@@ -263,7 +286,7 @@ CREATE TABLE oncehook.rejected (
 );
 
 -- Who did what, why.
--- Written: in the transaction of the action itself (replay, handlers retire). Append-only, by a
+-- Written: in the transaction of the action itself (replay, resolve, handlers retire). Append-only, by a
 -- trigger. `subject` is an event id or a handler's name.
 CREATE TABLE oncehook.audit (
   id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

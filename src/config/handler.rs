@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::dispatch::{HandlerKind, HandlerSpec, HttpTarget};
-use crate::domain::{Pattern, Policy, RetryPolicy};
+use crate::dispatch::{HandlerKind, HandlerSpec, HttpProbe, HttpTarget, HttpUnknown};
+use crate::domain::{Pattern, Policy, ProbeSchedule, RetryPolicy};
 use crate::provider::{self, Options};
 
 use super::secret::{self, Vault};
@@ -81,10 +81,11 @@ fn read(
     let concurrency = section
         .integer("concurrency", &(1..=1_024))
         .and_then(|n| u16::try_from(n).ok());
+    let (probe, probes) = probe(section);
     let target = match kind? {
         Kind::Sql => {
             section.refuse(
-                &["url", "secrets", "on_unknown", "concurrency"],
+                &["url", "secrets", "on_unknown", "probe", "concurrency"],
                 "belongs to kind = \"http\", not to \"sql\"",
             );
             call(section, sql_only.0).map(|call| HandlerKind::Sql { call })
@@ -94,7 +95,7 @@ fn read(
                 &["call", "batch"],
                 "belongs to kind = \"sql\", not to \"http\"",
             );
-            http(section, vault, now).map(HandlerKind::Http)
+            http(section, probe, vault, now).map(HandlerKind::Http)
         }
     };
     let timeout = timeout.unwrap_or(TIMEOUT);
@@ -124,6 +125,7 @@ fn read(
         lease,
         batch: sql_only.1.unwrap_or(BATCH),
         concurrency: concurrency.unwrap_or(CONCURRENCY),
+        probes,
     })
 }
 
@@ -206,8 +208,13 @@ fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {
     }
 }
 
-fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpTarget> {
-    on_unknown(section);
+fn http(
+    section: &Section<'_>,
+    probe: Option<HttpProbe>,
+    vault: Vault<'_>,
+    now: Timestamp,
+) -> Option<HttpTarget> {
+    let on_unknown = on_unknown(section, probe);
     let url = section
         .required("url", "where to post to")
         .and_then(|url| match check_url(url) {
@@ -242,25 +249,88 @@ fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpT
             (labelled.secret.label, labelled.text)
         })
         .collect();
-    Some(HttpTarget { url: url?, secrets })
+    Some(HttpTarget {
+        url: url?,
+        secrets,
+        on_unknown: on_unknown?,
+    })
 }
 
 /// `on_unknown` has no default: only the user knows whether the receiver may see a call twice.
-fn on_unknown(section: &Section<'_>) {
-    match section.required(
+fn on_unknown(section: &Section<'_>, probe: Option<HttpProbe>) -> Option<HttpUnknown> {
+    section.required(
         "on_unknown",
-        "write on_unknown = \"retry\" if the receiver honours the Idempotency-Key header, so that a call whose answer was lost can be sent again",
-    ) {
-        None | Some("retry") => {}
-        Some("probe" | "hold") => section.error(
-            "on_unknown",
-            "`on_unknown` = \"probe\" and \"hold\" come with a later version; this one knows only \"retry\" (the receiver honours Idempotency-Key)",
-        ),
-        Some(other) => section.error(
-            "on_unknown",
-            format!("`on_unknown` is {other:?}, but this version knows only \"retry\""),
-        ),
+        "write on_unknown = \"retry\" if the receiver honours the Idempotency-Key header, so that a call whose answer was lost can be sent again; \"probe\" if it can be asked what became of a key; \"hold\" if neither, and a person decides",
+    )?;
+    let word = section.word("on_unknown", &[("retry", 0), ("probe", 1), ("hold", 2)])?;
+    if word != 1 && section.has("probe") {
+        section.error("probe", "belongs to on_unknown = \"probe\"");
     }
+    match word {
+        0 => Some(HttpUnknown::Retry),
+        1 => {
+            if !section.has("probe") {
+                section.error(
+                    "on_unknown",
+                    "on_unknown = \"probe\" needs to know whom to ask: write probe = { url = \"https://../by-key/{effect_key}\" }",
+                );
+            }
+            probe.map(HttpUnknown::Probe)
+        }
+        _ => Some(HttpUnknown::Hold),
+    }
+}
+
+/// How and when the receiver is asked about a call.
+fn probe(section: &Section<'_>) -> (Option<HttpProbe>, ProbeSchedule) {
+    let Some(below) = section.below("probe", format!("{}, probe", section.place)) else {
+        return (None, ProbeSchedule::default());
+    };
+    let url = below
+        .required("url", "whom to ask; {effect_key} stands for the key")
+        .and_then(|url| match check_probe_url(url) {
+            Ok(()) => Some(url.to_owned()),
+            Err(message) => {
+                below.error("url", format!("`url` {message}"));
+                None
+            }
+        });
+    let post = below.word("method", &[("GET", false), ("POST", true)]);
+    let not_found = below.word("not_found", &[("unknown", false), ("absent", true)]);
+    let schedule = match below.texts("after") {
+        None => ProbeSchedule::default(),
+        Some(times) => times
+            .iter()
+            .map(|(text, _)| units::duration(text).ok())
+            .collect::<Option<Vec<_>>>()
+            .and_then(ProbeSchedule::new)
+            .unwrap_or_else(|| {
+                below.error(
+                    "after",
+                    format!(
+                        "`after` must be 1 to {} durations, each longer than the one before, such as [\"5s\", \"30s\", \"2m\"]",
+                        ProbeSchedule::PROBES_MAX
+                    ),
+                );
+                ProbeSchedule::default()
+            }),
+    };
+    below.finish();
+    let probe = url.map(|url| HttpProbe {
+        url,
+        post: post.unwrap_or(false),
+        not_found_is_absent: not_found.unwrap_or(false),
+    });
+    (probe, schedule)
+}
+
+/// As [`check_url`], with the key's place filled.
+fn check_probe_url(text: &str) -> Result<(), String> {
+    let filled = text.replace("{effect_key}", "ohk_0");
+    if filled.contains(['{', '}']) {
+        return Err("knows {effect_key} only".to_owned());
+    }
+    check_url(&filled)
 }
 
 /// Whether a text is a URL we can post to.

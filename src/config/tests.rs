@@ -2,7 +2,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::domain::{Policy, RetryPolicy};
+use crate::dispatch::{HandlerKind, HttpUnknown};
+use crate::domain::{Policy, ProbeSchedule, RetryPolicy};
 
 const WHSEC: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -96,6 +97,7 @@ fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
             (a.policy, a.timeout, a.lease, a.batch, a.concurrency),
             (b.policy, b.timeout, b.lease, b.batch, b.concurrency)
         );
+        assert_eq!(a.probes, b.probes);
     }
     assert_eq!(reference.handlers[0].policy, Policy::default());
     assert_eq!(reference.handlers[0].policy.retry, RetryPolicy::default());
@@ -112,6 +114,37 @@ fn the_reference_file_mentions_every_key_the_reader_knows() {
             || REFERENCE.contains(&format!("{key} = "));
         assert!(mentioned, "docs/oncehook.toml does not mention {key}");
     }
+}
+
+#[test]
+fn a_probe_is_read_with_its_defaults_and_with_its_own_settings() {
+    let target = |lines: &str| {
+        let text = HTTP.replace("on_unknown = \"retry\"", lines);
+        let handler = parse(&with("", &text)).unwrap().handlers.remove(0);
+        let HandlerKind::Http(target) = handler.kind else {
+            panic!("{:?}", handler.kind);
+        };
+        (target.on_unknown, handler.probes)
+    };
+    let (short, schedule) =
+        target("on_unknown = \"probe\"\nprobe = { url = \"https://h/by-key/{effect_key}?a=1\" }");
+    let HttpUnknown::Probe(probe) = short else {
+        panic!("{short:?}");
+    };
+    assert!(!probe.post && !probe.not_found_is_absent, "{probe:?}");
+    assert_eq!(probe.url, "https://h/by-key/{effect_key}?a=1");
+    assert_eq!(schedule, ProbeSchedule::default());
+    let (long, schedule) = target(
+        "on_unknown = \"probe\"\nprobe = { url = \"http://h\", method = \"POST\", not_found = \"absent\", after = [\"1s\", \"3s\"] }",
+    );
+    let HttpUnknown::Probe(probe) = long else {
+        panic!("{long:?}");
+    };
+    assert!(probe.post && probe.not_found_is_absent, "{probe:?}");
+    let times = [1, 3].map(Duration::from_secs);
+    assert_eq!(schedule.times(), times);
+    let (hold, _) = target("on_unknown = \"hold\"");
+    assert!(matches!(hold, HttpUnknown::Hold), "{hold:?}");
 }
 
 #[test]
@@ -273,7 +306,7 @@ fn broken_toml_is_an_error_with_its_line() {
 }
 
 /// Lines of a source, a handler, and what the error must say.
-const MISTAKES: [(&str, &str, &[&str]); 24] = [
+const MISTAKES: [(&str, &str, &[&str]); 30] = [
     (
         "secrets = []",
         "",
@@ -362,7 +395,37 @@ const MISTAKES: [(&str, &str, &[&str]); 24] = [
     (
         "",
         "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"",
-        &["come with a later version"],
+        &["on_unknown = \"probe\" needs to know whom to ask"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"perhaps\"",
+        &["must be \"retry\" or \"probe\" or \"hold\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"hold\"\nprobe = { url = \"http://x/{effect_key}\" }",
+        &["belongs to on_unknown = \"probe\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"\nprobe = { url = \"http://x/{key}\" }",
+        &["knows {effect_key} only"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"\nprobe = { method = \"GET\" }",
+        &["`url` is missing", "{effect_key}"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"\nprobe = { url = \"http://x\", after = [\"5s\", \"5s\"] }",
+        &["each longer than the one before"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"\nprobe = { url = \"http://x\", not_found = \"applied\" }",
+        &["`not_found` is \"applied\""],
     ),
     (
         "",

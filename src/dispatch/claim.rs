@@ -14,7 +14,6 @@ use tokio::task::{Id, JoinSet};
 use crate::store::delivery::{self, Lease, Quota};
 use crate::store::{Store, StoreError};
 
-use super::handler::HandlerKind;
 use super::{ActiveHandler, Context, DispatchConfig, work};
 
 /// Batches of one transactional handler in flight per node, so that a slow one leaves
@@ -215,13 +214,14 @@ fn quotas(
             handler_id: handler.id,
             count,
             lease: handler.spec.lease,
+            in_flight: handler.in_flight(),
         });
     }
     quotas
 }
 
 fn is_transactional(handler: &ActiveHandler) -> bool {
-    !matches!(handler.spec.kind, HandlerKind::Http(_))
+    handler.outside.is_none()
 }
 
 async fn claim(
@@ -268,6 +268,7 @@ async fn claim_suspect(
             handler_id: h.id,
             count: 1,
             lease: h.spec.lease,
+            in_flight: h.in_flight(),
         })
         .collect();
     let lease = {

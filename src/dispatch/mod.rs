@@ -4,8 +4,9 @@
 //! claim::run            leases due deliveries, bounded by what may run at once
 //!  ├ work::transactional  sql, function: many per transaction
 //!  │  └ settle::begin      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
-//!  └ work::call           http: send, then settle
-//! reap::run             expired leases: suspects, poison
+//!  └ work::call           http, external: call, then settle
+//! reap::run             expired leases: suspects, poison, calls whose result is unknown
+//! reconcile::run        uncertain deliveries: late answers, probes, a person's task
 //! ```
 //!
 //! Every write proves its lease token; the database's clock alone decides when a lease ends.
@@ -14,6 +15,7 @@ mod active;
 pub(crate) mod claim;
 pub mod handler;
 pub(crate) mod reap;
+pub(crate) mod reconcile;
 mod settle;
 mod work;
 
@@ -25,10 +27,11 @@ use tokio::task::JoinHandle;
 
 use crate::store::Store;
 
-pub(crate) use active::{Active, ActiveHandler, Registry};
-pub(crate) use handler::http::client as http_client;
+pub(crate) use active::{Active, ActiveHandler, Outside, Registry};
+pub(crate) use handler::http::{Calls, client as http_client};
 pub use handler::{
-    Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, Work,
+    Answer, Delivered, External, Function, HandlerError, HandlerKind, HandlerSpec, HttpProbe,
+    HttpTarget, HttpUnknown, Work,
 };
 
 /// Settings of a node's dispatcher.
@@ -57,7 +60,6 @@ impl Default for DispatchConfig {
 pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) http: reqwest::Client,
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
@@ -73,15 +75,15 @@ pub(crate) struct Dispatcher {
     stop: watch::Sender<bool>,
     claims: JoinHandle<()>,
     reaper: JoinHandle<()>,
+    reconciler: JoinHandle<()>,
     grace: Duration,
 }
 
 impl Dispatcher {
-    /// Starts the claim loop and the reaper.
+    /// Starts the claim loop, the reaper and what looks after uncertain deliveries.
     pub(crate) fn start(
         store: Store,
         registry: Arc<Registry>,
-        http: reqwest::Client,
         config: DispatchConfig,
         wake: Arc<Notify>,
     ) -> Self {
@@ -89,24 +91,26 @@ impl Dispatcher {
         let context = Context {
             store,
             registry,
-            http,
             stopping,
         };
         Self {
             stop,
             claims: tokio::spawn(claim::run(context.clone(), config, wake)),
-            reaper: tokio::spawn(reap::run(context)),
+            reaper: tokio::spawn(reap::run(context.clone())),
+            reconciler: tokio::spawn(reconcile::run(context)),
             grace: config.grace,
         }
     }
 
     /// Stops claiming, gives unstarted leases back, waits for running handlers up to the grace
-    /// time. What runs longer is abandoned: its transaction rolls back, and a lease of a call
-    /// passes to another node when it ends.
+    /// time. What runs longer is abandoned: its transaction rolls back, and a call counts as lost when
+    /// its lease ends.
     pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
         tracing::info!("nothing more is claimed; running handlers may end");
         self.reaper.abort();
+        // A question that is under way is asked again by another node.
+        self.reconciler.abort();
         let claims = self.claims.abort_handle();
         if tokio::time::timeout(self.grace, self.claims).await.is_err() {
             tracing::warn!("handlers were still running at the end of the grace time");

@@ -6,10 +6,11 @@ use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Lease, NewAttempt};
 use crate::store::locked;
 use crate::store::transaction::{Limits, Transaction};
+use crate::store::uncertain;
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 
-use super::{Active, Context};
+use super::{Active, Context, settle};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const BATCH: usize = 200;
@@ -76,8 +77,9 @@ fn is_the_rows_own(error: &StoreError) -> bool {
     })
 }
 
-/// Writes what a lost lease makes of a delivery: a suspect, or poison after too many losses while
-/// it ran alone. The caller's transaction holds the row's lock.
+/// Writes what a lost lease makes of a delivery: uncertain where a call may have been made that must not
+/// be repeated; else a suspect, or poison after too many losses while it ran alone. The caller's
+/// transaction holds the row's lock.
 pub(super) async fn lost(
     transaction: &Transaction<'_>,
     active: &Active,
@@ -91,7 +93,7 @@ pub(super) async fn lost(
     if locked::has_outcome(transaction, lease).await? {
         return delivery::remove(transaction, &[lease]).await;
     }
-    let attempt = NewAttempt {
+    let mut attempt = NewAttempt {
         event_id: lease.event_id,
         handler_id: lease.handler_id,
         run: lease.run,
@@ -106,13 +108,22 @@ pub(super) async fn lost(
         age: held,
         correlation_id: lease.correlation_id(),
     };
-    delivery::record_attempts(transaction, &[attempt]).await?;
-    match next(
+    let transition = next(
         lease.progress,
         &Verdict::Lost { alone },
         &handler.spec.policy,
+        handler.on_unknown(),
         0.0,
-    ) {
+    );
+    if let Transition::Uncertain { losses_alone } = transition {
+        attempt.error.push_str(", and its call may have been made");
+        let first = settle::first_probe(handler);
+        uncertain::begin(transaction, &attempt, losses_alone, first).await?;
+        settle::uncertain_now(handler, &attempt);
+        return Ok(());
+    }
+    delivery::record_attempts(transaction, &[attempt]).await?;
+    match transition {
         Transition::Finish {
             ending,
             reason,
@@ -142,7 +153,7 @@ pub(super) async fn lost(
             )
             .await?;
         }
-        Transition::RetryLater { .. } => {}
+        Transition::Uncertain { .. } | Transition::RetryLater { .. } => {}
     }
     Ok(())
 }

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
+use crate::domain::{DecidedBy, Ending, OnUnknown, Progress, Transition, Verdict, delivery::next};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
-use crate::store::delivery::{self, Ended, Lease, NewAttempt, PutBack};
+use crate::store::delivery::{self, Ended, LateAnswer, Lease, NewAttempt, PutBack};
 use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
+use crate::store::uncertain;
 use crate::telemetry;
 
 use super::ActiveHandler;
@@ -18,9 +19,30 @@ pub(super) struct Transitions {
     ended: Vec<Ended>,
     back: Vec<PutBack>,
     attempts: Vec<NewAttempt>,
-    /// An answer after the lease was lost, and the number of its try.
-    evidence: Option<(NewAttempt, i32)>,
+    /// A call whose result is not known.
+    unsure: Option<Unsure>,
+    /// An answer after the lease was lost.
+    evidence: Option<LateAnswer>,
 }
+
+/// A delivery that becomes uncertain.
+#[derive(Debug)]
+struct Unsure {
+    attempt: NewAttempt,
+    losses_alone: i16,
+    first_probe: Option<Duration>,
+}
+
+/// When the receiver of a call with an unknown result is asked first; `None`: it is not.
+pub(super) fn first_probe(handler: &ActiveHandler) -> Option<Duration> {
+    match handler.on_unknown() {
+        OnUnknown::Probe => Some(handler.spec.probes.first()),
+        OnUnknown::Hold | OnUnknown::Retry => None,
+    }
+}
+
+/// What evidence begins with; the answer follows.
+pub(super) const LATE: &str = "answer after the lease was lost: ";
 
 impl Transitions {
     /// Decides what a verdict makes of a lease.
@@ -36,23 +58,38 @@ impl Transitions {
             since_first: lease.progress.since_first + began.elapsed(),
             ..lease.progress
         };
-        let transition = next(progress, verdict, &handler.spec.policy, rand::random());
-        let (kind, error) = match verdict {
-            Verdict::Retry { error, .. } => ("retry", Some(error)),
-            Verdict::Permanent { error } => ("permanent", Some(error)),
-            _ => ("", None),
+        let transition = next(
+            progress,
+            verdict,
+            &handler.spec.policy,
+            handler.on_unknown(),
+            rand::random(),
+        );
+        let recorded = |verdict, error: &str| NewAttempt {
+            event_id: lease.event_id,
+            handler_id: lease.handler_id,
+            run: lease.run,
+            token: lease.token,
+            verdict,
+            error: error.to_owned(),
+            age: began.elapsed(),
+            correlation_id: lease.correlation_id(),
         };
-        if let Some(error) = error {
-            self.attempts.push(NewAttempt {
-                event_id: lease.event_id,
-                handler_id: lease.handler_id,
-                run: lease.run,
-                token: lease.token,
-                verdict: kind,
-                error: error.clone(),
-                age: began.elapsed(),
-                correlation_id: lease.correlation_id(),
-            });
+        match (verdict, &transition) {
+            (Verdict::Unknown { error, .. }, Transition::Uncertain { losses_alone }) => {
+                self.unsure = Some(Unsure {
+                    attempt: recorded("unknown", error),
+                    losses_alone: *losses_alone,
+                    first_probe: first_probe(handler),
+                });
+            }
+            (Verdict::Retry { error, .. } | Verdict::Unknown { error, .. }, _) => {
+                self.attempts.push(recorded("retry", error));
+            }
+            (Verdict::Permanent { error }, _) => {
+                self.attempts.push(recorded("permanent", error));
+            }
+            _ => {}
         }
         match transition {
             Transition::Finish {
@@ -75,18 +112,21 @@ impl Transitions {
                 token: lease.token,
                 delay,
             }),
-            // Only the reaper and `lost` make suspects, in transactions of their own.
-            Transition::Suspect { .. } => {}
+            // Written above. Only the reaper and `lost` make suspects, in transactions of their own.
+            Transition::Uncertain { .. } | Transition::Suspect { .. } => {}
         }
     }
 
     /// Keeps an answer that came after its lease was lost: the transition is refused, the
     /// evidence never is.
     pub(super) fn evidence(&mut self, lease: &Lease, verdict: &Verdict, began: Instant) {
-        let answer = match verdict {
-            Verdict::Done { .. } => "done".to_owned(),
-            Verdict::Failed { reason } | Verdict::Skip { reason } => reason.clone(),
-            Verdict::Retry { error, .. } | Verdict::Permanent { error } => error.clone(),
+        let (text, answer) = match verdict {
+            Verdict::Done { .. } => ("done", Some(Ending::Succeeded)),
+            Verdict::Failed { reason } => (reason.as_str(), Some(Ending::Failed)),
+            Verdict::Skip { reason } => (reason.as_str(), Some(Ending::Skipped)),
+            Verdict::Permanent { error } => (error.as_str(), Some(Ending::Dead)),
+            // Of no more than this one try.
+            Verdict::Retry { error, .. } | Verdict::Unknown { error, .. } => (error.as_str(), None),
             Verdict::Lost { .. } => return,
         };
         let attempt = NewAttempt {
@@ -95,19 +135,37 @@ impl Transitions {
             run: lease.run,
             token: lease.token,
             verdict: "evidence",
-            error: format!("answer after the lease was lost: {answer}"),
+            error: format!("{LATE}{text}"),
             age: began.elapsed(),
             correlation_id: lease.correlation_id(),
         };
-        self.evidence = Some((attempt, lease.attempt()));
+        let resource = match verdict {
+            Verdict::Done { resource } => resource.clone(),
+            _ => None,
+        };
+        self.evidence = Some(LateAnswer {
+            attempt,
+            number: lease.attempt(),
+            answer,
+            resource,
+        });
     }
 
     /// Writes everything; each row must still be ours.
     pub(super) async fn write(&mut self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
-        if let Some((attempt, number)) = &self.evidence
-            && !delivery::record_evidence(transaction, attempt, *number).await?
+        if let Some(late) = &self.evidence
+            && !keep(transaction, late).await?
         {
             self.evidence = None;
+        }
+        if let Some(unsure) = &self.unsure {
+            uncertain::begin(
+                transaction,
+                &unsure.attempt,
+                unsure.losses_alone,
+                unsure.first_probe,
+            )
+            .await?;
         }
         delivery::record_attempts(transaction, &self.attempts).await?;
         delivery::finish(transaction, &self.ended, DecidedBy::Handler).await?;
@@ -127,11 +185,15 @@ impl Transitions {
                 tracing::debug!(event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, result = ended.ending.as_str(), "delivery finished");
             }
         }
-        if let Some((late, _)) = &self.evidence {
+        if let Some(LateAnswer { attempt: late, .. }) = &self.evidence {
             tracing::warn!(
                 event.id = %late.event_id, correlation_id = %late.correlation_id, handler = %handler.spec.name, answer = %late.error,
                 "kept as evidence"
             );
+        }
+        if let Some(Unsure { attempt, .. }) = &self.unsure {
+            telemetry::attempt_failed(&handler.spec.name);
+            uncertain_now(handler, attempt);
         }
         for attempt in &self.attempts {
             telemetry::attempt_failed(&handler.spec.name);
@@ -141,6 +203,27 @@ impl Transitions {
             );
         }
     }
+}
+
+/// Keeps a late answer; if its delivery is uncertain, it is looked at again at once. The row is
+/// locked first, whoever's it is: what makes it uncertain either sees the answer or is seen here.
+async fn keep(transaction: &Transaction<'_>, late: &LateAnswer) -> Result<bool, StoreError> {
+    let attempt = &late.attempt;
+    uncertain::look(transaction, attempt.event_id, attempt.handler_id).await?;
+    let kept = delivery::record_evidence(transaction, late).await?;
+    if kept && late.answer.is_some() {
+        uncertain::wake(transaction, attempt).await?;
+    }
+    Ok(kept)
+}
+
+/// Counts and logs that a delivery has become uncertain.
+pub(super) fn uncertain_now(handler: &ActiveHandler, attempt: &NewAttempt) {
+    telemetry::uncertain(&handler.spec.name);
+    tracing::warn!(
+        event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
+        "uncertain: the result of a call is not known, and it is not sent again"
+    );
 }
 
 /// Limits of a settle transaction, from the handler's time-out.

@@ -1,4 +1,4 @@
-//! Claimed leases at work: batches of transactional handlers, single calls of `http` ones.
+//! Claimed leases at work: batches of transactional handlers, single calls of the others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,10 +8,15 @@ use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::handling::{self, Payload};
-use crate::store::locked::{Locked, Plans};
+use crate::store::locked::Plans;
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
-use super::handler::{HandlerKind, http, transactional as run};
+use super::handler::{
+    Delivered, HandlerKind,
+    external::{self, NotSettled},
+    function::delivered,
+    transactional as run,
+};
 use super::settle::{self, Transitions};
 use super::{ActiveHandler, Context, reap};
 
@@ -246,29 +251,15 @@ async fn record_all(
     verdict: &Verdict,
 ) {
     let began = Instant::now();
-    let decide = |locked: &Locked, transitions: &mut Transitions| {
-        for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
-            transitions.decide(handler, lease, verdict, began);
-        }
-    };
-    write_until(context, handler, leases, began + handler.spec.lease, decide).await;
-}
-
-/// Settles leases by what `decide` makes of them, trying until the given time.
-async fn write_until(
-    context: &Context,
-    handler: &ActiveHandler,
-    leases: &[Lease],
-    end: Instant,
-    decide: impl Fn(&Locked, &mut Transitions),
-) {
-    while Instant::now() < end {
+    while began.elapsed() < handler.spec.lease {
         let written = async {
             let connection = context.store.dispatch().await?;
             let (transaction, locked) =
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
-            decide(&locked, &mut transitions);
+            for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
+                transitions.decide(handler, lease, verdict, began);
+            }
             let written = transitions.write(&transaction).await;
             transaction.end(written).await?;
             transitions.report(handler);
@@ -277,13 +268,16 @@ async fn write_until(
         .await;
         match written {
             Ok(()) => return,
-            Err(error) => {
-                tracing::warn!(error = %error, handler = %handler.spec.name, "verdict not written yet");
-                context.store.made_missing_partitions(&error).await;
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(error) => not_written(context, handler, &error).await,
         }
     }
+}
+
+/// Another try is made.
+async fn not_written(context: &Context, handler: &ActiveHandler, error: &StoreError) {
+    tracing::warn!(error = %error, handler = %handler.spec.name, "verdict not written yet");
+    context.store.made_missing_partitions(error).await;
+    tokio::time::sleep(PAUSE).await;
 }
 
 /// After a cut: waits for the old transaction to end, then tells what is done and what was lost.
@@ -354,10 +348,11 @@ async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
     }
 }
 
-/// A lease of an `http` handler with what is sent.
+/// A lease of a handler that makes calls, with what is sent.
 pub(super) struct Call {
     lease: Lease,
     payload: Option<Payload>,
+    claimed_at: Instant,
 }
 
 /// Loads the payloads of claimed calls in one query. What cannot be started in time is given
@@ -383,7 +378,11 @@ pub(super) async fn prepare_calls(
             .into_iter()
             .map(|lease| {
                 let payload = payloads.remove(&lease.event_id);
-                Call { lease, payload }
+                Call {
+                    lease,
+                    payload,
+                    claimed_at,
+                }
             })
             .collect(),
         Ok(_) => {
@@ -398,30 +397,35 @@ pub(super) async fn prepare_calls(
     }
 }
 
-/// Sends one call and settles it. No transaction is open while it is on its way.
+/// Makes one call and settles it. No transaction is open while it is on its way.
 pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Call) {
-    let began = Instant::now();
-    let Call { lease, payload } = call;
-    let HandlerKind::Http(target) = &handler.spec.kind else {
+    let Call {
+        lease,
+        payload,
+        claimed_at,
+    } = call;
+    let Some(outside) = &handler.outside else {
         return;
     };
-    let verdict = match (&lease.event, payload) {
-        (Some(event), Some(payload)) => match context.registry.identify(&lease, event, &handler) {
-            Some((source, effect_key)) => {
-                let delivered = http::Outgoing {
-                    source: &source,
-                    event,
-                    lease: &lease,
-                    payload: &payload,
-                    effect_key: &effect_key,
-                };
-                http::send(&context.http, &handler, target, &delivered).await
-            }
-            None => Verdict::source_unknown(),
-        },
-        _ => Verdict::payload_expired(),
+    // A process that was stopped since the claim must not send when another may have.
+    if claimed_at.elapsed() > START_WITHIN {
+        give_back(&context, &[lease], handler.spec.lease).await;
+        return;
+    }
+    let began = Instant::now();
+    let event = match (&lease.event, payload) {
+        (Some(event), Some(payload)) => delivered(&context, &handler, &lease, event, payload)
+            .ok_or_else(Verdict::source_unknown),
+        _ => Err(Verdict::payload_expired()),
     };
-    settle_call(&context, &handler, &lease, &verdict, began).await;
+    let (event, verdict) = match event {
+        Ok(event) => {
+            let verdict = external::call(&handler, outside.0.as_ref(), &event).await;
+            (Some(event), verdict)
+        }
+        Err(verdict) => (None, verdict),
+    };
+    settle_call(&context, &handler, &lease, event.as_ref(), verdict, began).await;
 }
 
 /// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence.
@@ -429,17 +433,69 @@ async fn settle_call(
     context: &Context,
     handler: &ActiveHandler,
     lease: &Lease,
-    verdict: &Verdict,
+    event: Option<&Delivered>,
+    mut verdict: Verdict,
     began: Instant,
 ) {
+    let end = began + handler.spec.lease + handler.spec.timeout;
+    while Instant::now() < end {
+        match settle_once(context, handler, lease, event, &verdict, began).await {
+            Ok(()) => return,
+            Err(NotSettled::Store(error)) => not_written(context, handler, &error).await,
+            Err(NotSettled::Undone(error) | NotSettled::Broken(error)) => {
+                verdict = Verdict::Unknown { after: None, error };
+            }
+        }
+    }
+}
+
+async fn settle_once(
+    context: &Context,
+    handler: &ActiveHandler,
+    lease: &Lease,
+    event: Option<&Delivered>,
+    verdict: &Verdict,
+    began: Instant,
+) -> Result<(), NotSettled> {
+    // Only an `external` handler writes something of its own.
+    let settles = match (&handler.spec.kind, &handler.outside, event) {
+        (HandlerKind::External(_), Some(outside), Some(event)) => {
+            external::answer_of(verdict).map(|answer| (outside, event, answer))
+        }
+        _ => None,
+    };
+    let plans = match settles {
+        Some(_) => Plans::Handlers,
+        None => Plans::Ours,
+    };
     let leases = std::slice::from_ref(lease);
-    let decide = |locked: &Locked, transitions: &mut Transitions| {
+    let connection = context.store.dispatch().await?;
+    let (transaction, locked) = settle::begin(&connection, handler, leases, plans).await?;
+    let mut transitions = Transitions::default();
+    let written = async {
         if !locked.ours.is_empty() {
+            if let Some((outside, event, answer)) = settles {
+                let xact = locked.xact.as_deref().unwrap_or_default();
+                external::settle(&transaction, handler, &outside.0, event, answer, xact).await?;
+                transaction.plan_by_index().await?;
+            }
             transitions.decide(handler, lease, verdict, began);
         } else if locked.finished.is_empty() {
             transitions.evidence(lease, verdict, began);
         }
-    };
-    let end = began + handler.spec.lease + handler.spec.timeout;
-    write_until(context, handler, leases, end, decide).await;
+        transitions.write(&transaction).await?;
+        Ok(())
+    }
+    .await;
+    match written {
+        Ok(()) => transaction.commit().await?,
+        Err(NotSettled::Store(error)) => {
+            transaction.rollback(&error).await;
+            return Err(NotSettled::Store(error));
+        }
+        // Left unclean on purpose: the connection is dropped.
+        Err(failure) => return Err(failure),
+    }
+    transitions.report(handler);
+    Ok(())
 }

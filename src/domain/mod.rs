@@ -10,6 +10,7 @@ pub mod refusal;
 pub mod retry;
 pub mod route;
 pub mod secret;
+pub mod uncertain;
 
 pub use delivery::{Policy, Progress, Transition, Verdict};
 pub use effect::EffectKey;
@@ -20,3 +21,4 @@ pub use refusal::Refusal;
 pub use retry::RetryPolicy;
 pub use route::{Pattern, PatternError, Routes};
 pub use secret::{Secret, SecretText};
+pub use uncertain::{OnUnknown, ProbeSchedule, Probed, Standing, Step};

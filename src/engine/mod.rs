@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
 use crate::dispatch::{
-    Active, ActiveHandler, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Registry,
-    http_client,
+    Active, ActiveHandler, Calls, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Outside,
+    Registry, http_client,
 };
 use crate::domain::{Digest, Reading, Refusal, Routes};
 use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable};
@@ -103,6 +103,8 @@ struct Probe {
 #[derive(Debug)]
 struct Inner {
     store: Store,
+    /// What `http` handlers call with.
+    http: reqwest::Client,
     registry: Arc<Registry>,
     ingest: Ingest,
     refusals: Refusals,
@@ -122,24 +124,20 @@ impl Engine {
         store.check_pooling().await?;
         store.make_partitions().await?;
         let registry = Arc::new(Registry::default());
-        registry.swap(activate(&store, config.sources, config.handlers).await?);
+        let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
+        registry.swap(activate(&store, &http, config.sources, config.handlers).await?);
 
         let stored = Arc::new(Notify::new());
         let wake = Arc::new(Notify::new());
         let ingest = Ingest::start(store.clone(), config.ingest, Arc::clone(&stored));
-        let dispatcher = match config.dispatch {
-            Some(dispatch) => {
-                let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
-                Some(Dispatcher::start(
-                    store.clone(),
-                    Arc::clone(&registry),
-                    http,
-                    dispatch,
-                    Arc::clone(&wake),
-                ))
-            }
-            None => None,
-        };
+        let dispatcher = config.dispatch.map(|dispatch| {
+            Dispatcher::start(
+                store.clone(),
+                Arc::clone(&registry),
+                dispatch,
+                Arc::clone(&wake),
+            )
+        });
         let refusals = Refusals::start(store.clone());
         let background = vec![
             tokio::spawn(background::keep(store.clone())),
@@ -148,6 +146,7 @@ impl Engine {
         ];
         Ok(Self(Arc::new(Inner {
             store,
+            http,
             registry,
             ingest,
             refusals,
@@ -168,7 +167,7 @@ impl Engine {
         sources: Vec<Source>,
         handlers: Vec<HandlerSpec>,
     ) -> Result<(), EngineError> {
-        let active = activate(&self.0.store, sources, handlers).await?;
+        let active = activate(&self.0.store, &self.0.http, sources, handlers).await?;
         let names = self.0.store.source_names().await?;
         self.0.registry.swap(active);
         self.0.registry.rename(names);
@@ -338,6 +337,7 @@ fn count(source: &str, receipt: &Receipt) {
 /// Registers the names and finds out what is needed of each handler.
 async fn activate(
     store: &Store,
+    http: &reqwest::Client,
     sources: Vec<Source>,
     handlers: Vec<HandlerSpec>,
 ) -> Result<Active, EngineError> {
@@ -345,7 +345,7 @@ async fn activate(
     for spec in &handlers {
         functions.push(match &spec.kind {
             HandlerKind::Sql { call } => Some(store.sql_function(&spec.name, call).await?),
-            HandlerKind::Function(_) | HandlerKind::Http(_) => None,
+            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => None,
         });
     }
     let signer: Arc<dyn Provider> =
@@ -384,13 +384,21 @@ async fn activate(
         .zip(handler_ids)
         .zip(functions)
         .map(|((spec, row), sql)| {
-            let signs = matches!(spec.kind, HandlerKind::Http(_));
+            let outside = match &spec.kind {
+                HandlerKind::Sql { .. } | HandlerKind::Function(_) => None,
+                HandlerKind::Http(target) => Some(Outside(Arc::new(Calls::new(
+                    http.clone(),
+                    target.clone(),
+                    Arc::clone(&signer),
+                )))),
+                HandlerKind::External(code) => Some(Outside(Arc::clone(code))),
+            };
             let handler = ActiveHandler {
                 id: row.id,
                 first_name: row.first_name,
                 spec,
                 sql,
-                signer: signs.then(|| Arc::clone(&signer)),
+                outside,
             };
             (handler.id, Arc::new(handler))
         })

@@ -55,14 +55,13 @@ impl Turns {
         handlers: Vec<HandlerSpec>,
     ) -> Result<Self, EngineError> {
         let registry = Arc::new(Registry::default());
-        registry.swap(activate(&store, sources, handlers).await?);
         let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
+        registry.swap(activate(&store, &http, sources, handlers).await?);
         let (stop, stopping) = watch::channel(false);
         Ok(Self {
             context: Context {
                 store,
                 registry,
-                http,
                 stopping,
             },
             _stop: Arc::new(stop),
@@ -155,6 +154,7 @@ impl Turns {
             handler_id: handler.id,
             count: handler.spec.batch,
             lease: handler.spec.lease,
+            in_flight: handler.in_flight(),
         };
         Some((Arc::clone(handler), quota))
     }

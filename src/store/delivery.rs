@@ -13,11 +13,11 @@ use crate::domain::{DecidedBy, Ending, EventKey, Progress};
 use super::StoreError;
 use super::connection::Connection;
 use super::transaction::{Transaction, expect_rows};
+use super::uncertain;
 
 const CLAIM: &str = include_str!("sql/delivery_claim.sql");
 const CLAIM_SUSPECT: &str = include_str!("sql/delivery_claim_suspect.sql");
 const SUSPECT_DUE: &str = include_str!("sql/delivery_suspect_due.sql");
-const LOCK_ANY: &str = include_str!("sql/delivery_lock_any.sql");
 const FINISH: &str = include_str!("sql/delivery_finish.sql");
 const REMOVE: &str = include_str!("sql/delivery_remove.sql");
 const RETRY: &str = include_str!("sql/delivery_retry.sql");
@@ -73,6 +73,15 @@ pub(crate) struct Quota {
     pub(crate) handler_id: i32,
     pub(crate) count: u16,
     pub(crate) lease: Duration,
+    /// How long a call may be under way; `None` where nothing leaves the database.
+    pub(crate) in_flight: Option<Duration>,
+}
+
+impl Quota {
+    fn in_flight_s(quotas: &[Self]) -> Vec<Option<f64>> {
+        let calls = quotas.iter().map(|q| q.in_flight);
+        calls.map(|time| time.map(|t| t.as_secs_f64())).collect()
+    }
 }
 
 /// A delivery that ends.
@@ -126,7 +135,10 @@ pub(crate) async fn claim(
     let counts: Vec<i32> = quotas.iter().map(|q| i32::from(q.count)).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
     let rows = connection
-        .query_by_index(CLAIM, &[&handlers, &counts, &leases])
+        .query_by_index(
+            CLAIM,
+            &[&handlers, &counts, &leases, &Quota::in_flight_s(quotas)],
+        )
         .await?;
     let claimed: Vec<Lease> = rows.iter().map(lease).collect();
     // More than the quota would be the nested-loop trap that the statement's shape prevents.
@@ -149,7 +161,10 @@ pub(crate) async fn claim_suspect(
     let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
     let rows = connection
-        .query_alone(CLAIM_SUSPECT, &[&handlers, &leases])
+        .query_alone(
+            CLAIM_SUSPECT,
+            &[&handlers, &leases, &Quota::in_flight_s(quotas)],
+        )
         .await?;
     Ok(rows.first().map(lease))
 }
@@ -175,7 +190,7 @@ fn progress(row: &Row) -> Progress {
     }
 }
 
-fn lease(row: &Row) -> Lease {
+pub(super) fn lease(row: &Row) -> Lease {
     let key = row
         .get::<_, Option<String>>("key")
         .and_then(|key| EventKey::stored(key).ok());
@@ -214,10 +229,8 @@ pub(crate) async fn read_back(
     transaction: &Transaction<'_>,
     lease: &Lease,
 ) -> Result<ReadBack, StoreError> {
-    let rows = transaction
-        .query(LOCK_ANY, &[&lease.event_id, &lease.handler_id])
-        .await?;
-    let token: Option<Uuid> = rows.first().and_then(|row| row.get(0));
+    let live = uncertain::look(transaction, lease.event_id, lease.handler_id).await?;
+    let token = live.and_then(|live| live.lease_token);
     Ok(if token == Some(lease.token) {
         ReadBack::StillOurs
     } else {
@@ -375,13 +388,24 @@ pub(crate) async fn record_attempts(
     Ok(())
 }
 
+/// An answer that came after its lease was lost.
+#[derive(Debug, Clone)]
+pub(crate) struct LateAnswer {
+    pub(crate) attempt: NewAttempt,
+    /// Number of its try.
+    pub(crate) number: i32,
+    /// The result that it stands for, if it is definite.
+    pub(crate) answer: Option<Ending>,
+    pub(crate) resource: Option<String>,
+}
+
 /// Records an answer that came after its lease was lost; `false` when this very try was settled
 /// and only the word of its COMMIT was lost.
 pub(crate) async fn record_evidence(
     transaction: &Transaction<'_>,
-    attempt: &NewAttempt,
-    number: i32,
+    late: &LateAnswer,
 ) -> Result<bool, StoreError> {
+    let attempt = &late.attempt;
     let recorded = transaction
         .execute(
             EVIDENCE,
@@ -390,9 +414,11 @@ pub(crate) async fn record_evidence(
                 &attempt.handler_id,
                 &attempt.run,
                 &attempt.token,
-                &number,
+                &late.number,
                 &attempt.error,
                 &attempt.age.as_secs_f64(),
+                &late.answer.map(Ending::as_str),
+                &late.resource,
             ],
         )
         .await?;

@@ -44,6 +44,9 @@ impl Store {
             oldest_snapshot_s: row.get(4),
             dead_rows: row.get::<_, Option<i64>>(5).unwrap_or(0),
             days_ahead: row.get(6),
+            uncertain: row.get(7),
+            uncertain_for_people: row.get(8),
+            uncertain_oldest_s: row.get(9),
         })
     }
 }

@@ -20,12 +20,14 @@ pub mod query;
 pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;
+mod resolve;
 pub mod sample;
 mod settings;
 mod signal;
 mod statement;
 mod tls;
 pub(crate) mod transaction;
+pub(crate) mod uncertain;
 pub mod verify;
 mod work;
 
@@ -35,6 +37,7 @@ use tokio::runtime::Handle;
 
 pub use error::StoreError;
 pub use replay::ReplayRequest;
+pub use resolve::{Resolution, ResolveRequest};
 pub use settings::Settings;
 pub(crate) use signal::Signal;
 pub use work::Work;

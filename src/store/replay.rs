@@ -140,6 +140,7 @@ impl Store {
             if request.force { "event.replay.force" } else { "event.replay" },
             &found.event_id.to_string(),
             &request.reason,
+            None,
             &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str() }),
         )
         .await?;
@@ -228,6 +229,7 @@ impl Store {
                             "event.replay.missing",
                             &id.to_string(),
                             reason,
+                            None,
                             &serde_json::json!({ "handler": handler, "run": 1 }),
                         )
                         .await?;
@@ -273,7 +275,7 @@ async fn first_runs(
     Ok(made)
 }
 
-async fn handler_by_name(
+pub(super) async fn handler_by_name(
     transaction: &Transaction<'_>,
     handler: &str,
 ) -> Result<super::registry::Registered, StoreError> {

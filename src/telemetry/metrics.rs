@@ -34,6 +34,16 @@ pub const DELIVERIES: &str = "oncehook_deliveries_total";
 pub const ATTEMPTS_FAILED: &str = "oncehook_attempts_failed_total";
 /// Leases that ended without an answer, by handler.
 pub const LEASES_LOST: &str = "oncehook_leases_lost_total";
+/// Calls whose result became unknown and that are not sent again, by handler.
+pub const UNCERTAIN: &str = "oncehook_calls_uncertain_total";
+/// Answers to probes, by handler and what they said.
+pub const PROBES: &str = "oncehook_probes_total";
+/// Gauge: deliveries whose call has an unknown result.
+pub const DELIVERIES_UNCERTAIN: &str = "oncehook_deliveries_uncertain";
+/// Gauge: of these, those that no probe decides any more.
+pub const UNCERTAIN_FOR_PEOPLE: &str = "oncehook_deliveries_uncertain_for_people";
+/// Gauge: how long the oldest of them has been uncertain, in seconds.
+pub const UNCERTAIN_OLDEST: &str = "oncehook_uncertain_oldest_seconds";
 /// Age of the oldest delivery that could run now.
 pub const OLDEST_READY: &str = "oncehook_oldest_ready_seconds";
 /// Gauge: due deliveries that nobody has claimed.
@@ -128,6 +138,16 @@ pub fn lease_lost(handler: &str) {
     counter!(LEASES_LOST, "handler" => handler.to_owned()).increment(1);
 }
 
+/// A call's result became unknown, and it is not sent again.
+pub fn uncertain(handler: &str) {
+    counter!(UNCERTAIN, "handler" => handler.to_owned()).increment(1);
+}
+
+/// A receiver was asked about a call.
+pub fn probed(handler: &str, said: &'static str) {
+    counter!(PROBES, "handler" => handler.to_owned(), "said" => said).increment(1);
+}
+
 /// A verified event could not be read and is kept whole.
 pub fn unreadable(source: &str) {
     counter!(UNREADABLE, "source" => source.to_owned()).increment(1);
@@ -162,6 +182,12 @@ pub struct Gauges {
     pub dead_rows: i64,
     /// Whole days after today for which partitions exist.
     pub days_ahead: i64,
+    /// Deliveries whose call has an unknown result.
+    pub uncertain: i64,
+    /// Of these, those that wait for a person.
+    pub uncertain_for_people: i64,
+    /// Seconds since the oldest of them became uncertain.
+    pub uncertain_oldest_s: f64,
 }
 
 /// Publishes what was read.
@@ -174,6 +200,9 @@ pub fn gauges(read: &Gauges) {
     gauge!(OLDEST_SNAPSHOT).set(read.oldest_snapshot_s);
     gauge!(DEAD_ROWS).set(count(read.dead_rows));
     gauge!(PARTITIONS_AHEAD).set(count(read.days_ahead));
+    gauge!(DELIVERIES_UNCERTAIN).set(count(read.uncertain));
+    gauge!(UNCERTAIN_FOR_PEOPLE).set(count(read.uncertain_for_people));
+    gauge!(UNCERTAIN_OLDEST).set(read.uncertain_oldest_s);
 }
 
 /// Counts above 2^53 lose their last digits, which no gauge needs.
@@ -234,6 +263,24 @@ fn describe() {
     describe_counter!(DELIVERIES, "Ended deliveries by outcome");
     describe_counter!(ATTEMPTS_FAILED, "Tries that failed and are recorded");
     describe_counter!(LEASES_LOST, "Leases that ended without an answer");
+    describe_counter!(
+        UNCERTAIN,
+        "Calls whose result became unknown and that are not sent again"
+    );
+    describe_counter!(PROBES, "Answers to probes by what they said");
+    describe_gauge!(
+        DELIVERIES_UNCERTAIN,
+        "Deliveries whose call has an unknown result"
+    );
+    describe_gauge!(
+        UNCERTAIN_FOR_PEOPLE,
+        "Of these, those that no probe decides any more"
+    );
+    describe_gauge!(
+        UNCERTAIN_OLDEST,
+        Unit::Seconds,
+        "How long the oldest of them has been uncertain"
+    );
     describe_gauge!(
         OLDEST_READY,
         Unit::Seconds,
@@ -283,6 +330,8 @@ mod tests {
         finished("h", Ending::Succeeded);
         attempt_failed("h");
         lease_lost("h");
+        uncertain("h");
+        probed("h", "absent");
         unreadable("s");
         refusal_burst(None);
         responded(None, 200, Duration::from_millis(1));
@@ -294,6 +343,9 @@ mod tests {
             oldest_snapshot_s: 0.1,
             dead_rows: 3,
             days_ahead: 14,
+            uncertain: 2,
+            uncertain_for_people: 1,
+            uncertain_oldest_s: 90.0,
         });
         let page = handle.render();
         for name in [
@@ -308,6 +360,11 @@ mod tests {
             DELIVERIES,
             ATTEMPTS_FAILED,
             LEASES_LOST,
+            UNCERTAIN,
+            PROBES,
+            DELIVERIES_UNCERTAIN,
+            UNCERTAIN_FOR_PEOPLE,
+            UNCERTAIN_OLDEST,
             OLDEST_READY,
             LATE,
             STUCK,

@@ -10,5 +10,6 @@ pub use clean::clean;
 pub(crate) use clean::steers;
 pub use metrics::{
     Gauges, accepted, attempt_failed, batch, commit_took, conflicts, duplicates, finished, gauges,
-    lease_lost, queue_depth, refusal_burst, refused, responded, unavailable, unreadable,
+    lease_lost, probed, queue_depth, refusal_burst, refused, responded, unavailable, uncertain,
+    unreadable,
 };

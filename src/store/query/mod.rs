@@ -32,7 +32,7 @@ pub struct EventSummary {
     pub event_type: Option<String>,
     /// Business object.
     pub entity: Option<String>,
-    /// `unreadable`, `ignored`, `unrecognized`, `pending`, `dead`, `failed` or `succeeded`.
+    /// `unreadable`, `ignored`, `unrecognized`, `uncertain`, `pending`, `dead`, `failed` or `succeeded`.
     pub state: String,
     /// When it was first received, database clock.
     pub received_at: Timestamp,
@@ -135,16 +135,23 @@ pub struct DeliveryInfo {
     pub handler: String,
     /// Run number, from 1.
     pub run: i16,
-    /// `ready` or `leased`.
+    /// `ready`, `leased` or `uncertain`.
     pub state: String,
     /// Recorded failures of this run.
     pub failures: i16,
     /// A lease was lost before.
     pub suspect: bool,
-    /// When it is due.
-    pub run_at: Timestamp,
+    /// When it is due; of an uncertain one, when the receiver is asked next, `None` when a person
+    /// must decide.
+    pub run_at: Option<Timestamp>,
     /// End of the lease.
     pub lease_until: Option<Timestamp>,
+    /// Since when the result of its call has been unknown.
+    pub uncertain_at: Option<Timestamp>,
+    /// Until when a call may be under way.
+    pub in_flight_until: Option<Timestamp>,
+    /// How often the receiver was asked about it.
+    pub probes: i16,
     /// The stable id sent with outside effects.
     pub effect_key: String,
 }
@@ -158,7 +165,7 @@ pub struct OutcomeInfo {
     pub run: i16,
     /// `succeeded`, `failed`, `skipped`, `dead`, `cancelled`.
     pub result: String,
-    /// `handler` or `operator`.
+    /// `handler`, `probe` or `operator`.
     pub decided_by: String,
     /// Why, for people.
     pub reason: Option<String>,
@@ -179,7 +186,7 @@ pub struct AttemptInfo {
     pub handler: String,
     /// Run number.
     pub run: i16,
-    /// `retry`, `permanent`, `lost`, `evidence`.
+    /// `retry`, `permanent`, `unknown`, `lost`, `evidence`, `probe`.
     pub verdict: String,
     /// What went wrong.
     pub error: Option<String>,
@@ -225,6 +232,24 @@ pub struct Replayed {
     /// The new run.
     pub run: i16,
     /// The new run's effect key.
+    pub effect_key: String,
+}
+
+/// What `resolve` did for one (event, handler).
+#[derive(Debug, Clone, Serialize)]
+pub struct Resolved {
+    /// Source name.
+    pub source: String,
+    /// Event key.
+    pub key: String,
+    /// Handler name.
+    pub handler: String,
+    /// The run that was decided.
+    pub run: i16,
+    /// `succeeded`, `failed`, `retry`, `dead`.
+    #[serde(rename = "as")]
+    pub resolved_as: &'static str,
+    /// The run's effect key; a retry keeps it.
     pub effect_key: String,
 }
 

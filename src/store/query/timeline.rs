@@ -110,8 +110,11 @@ fn delivery(found: &Found, row: &Row) -> DeliveryInfo {
         state: row.get("state"),
         failures: row.get("failures"),
         suspect: row.get("suspect"),
-        run_at: time(row, "run_at"),
+        run_at: time_opt(row, "run_at"),
         lease_until: time_opt(row, "lease_until"),
+        uncertain_at: time_opt(row, "uncertain_at"),
+        in_flight_until: time_opt(row, "in_flight_until"),
+        probes: row.get("probes"),
         effect_key: effect_key(found, row),
     }
 }

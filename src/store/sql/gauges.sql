@@ -1,7 +1,8 @@
 -- gauges: numbers for the metrics.
 -- Run by store::health::gauges every 15 s.
 -- $1 known handler ids
--- Index delivery_ready, one probe per handler; counts end at 10,000 per handler.
+-- Index delivery_ready, one probe per handler; counts end at 10,000 per handler. What is uncertain is
+-- counted in full: each is a call about which somebody may have to be asked.
 WITH due AS (
   SELECT h.id, x.oldest, x.late
     FROM oncehook.handler h
@@ -20,4 +21,7 @@ SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM 
          WHERE backend_xmin IS NOT NULL AND datname = current_database()) AS oldest_snapshot,
        (SELECT coalesce(n_dead_tup, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.delivery'::regclass) AS dead_rows,
        (SELECT count(*) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
-         WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead
+         WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead,
+       (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain,
+       (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain' AND run_at = 'infinity') AS uncertain_for_people,
+       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(uncertain_at)), 0)::float8 FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain_oldest

@@ -1,0 +1,178 @@
+//! Calls to the outside: the `external` kind, and what the engine makes of one.
+//!
+//! An `http` handler is one implementation of [`External`]; nothing here knows which it is.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+
+use crate::domain::{Probed, Verdict};
+use crate::store::transaction::Transaction;
+use crate::store::{StoreError, Work};
+
+use super::super::ActiveHandler;
+use super::error_text;
+use super::function::{self, Answer, Delivered, Function, HandlerError};
+use super::transactional::{Ran, RunError};
+
+/// A call of your own to something outside the database, in three parts.
+///
+/// The engine never repeats a call whose result is not known: it asks [`External::probe`], and sends
+/// again only when that says [`Probed::Absent`] at a time when the call can no longer be under way.
+/// Every part is given the effect key, which is the same at every try of a run: send it along, and ask
+/// for it.
+///
+/// An error, a panic or a run longer than the handler's `timeout` in [`External::call`] means that the
+/// result is unknown. Where you know that nothing was done, say so: `Ok(Answer::Retry(..))`.
+#[async_trait]
+pub trait External: Send + Sync + 'static {
+    /// Makes the call. No transaction is open.
+    async fn call(&self, effect_key: &str, event: &Delivered) -> Result<Answer, HandlerError>;
+
+    /// Writes to your tables what the call did, in the transaction that records the outcome. Run
+    /// where the call, a late answer of it or a probe ended it, with [`Answer::Done`],
+    /// [`Answer::DoneWith`], [`Answer::Failed`] or [`Answer::Skip`]; not where a person did.
+    ///
+    /// An error leaves the result unknown: the call is not repeated, the probe is asked, and this is
+    /// run again.
+    async fn settle(
+        &self,
+        event: &Delivered,
+        answer: &Answer,
+        work: &Work<'_>,
+    ) -> Result<(), HandlerError> {
+        let _ = (event, answer, work);
+        Ok(())
+    }
+
+    /// Asks whether the effect key was applied. No transaction is open; two nodes may ask at once.
+    /// An error means that it cannot tell.
+    async fn probe(&self, effect_key: &str, event: &Delivered) -> Result<Probed, HandlerError>;
+}
+
+/// The result of a call is not known, and how long the receiver wants to be left alone.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub(super) struct Unknown {
+    pub(super) after: Option<Duration>,
+    pub(super) error: String,
+}
+
+/// Makes the call and tells what is known of its result.
+pub(crate) async fn call(
+    handler: &ActiveHandler,
+    outside: &dyn External,
+    event: &Delivered,
+) -> Verdict {
+    let timeout = handler.spec.timeout;
+    let unknown = |error: String| Verdict::Unknown { after: None, error };
+    let answered = AssertUnwindSafe(outside.call(&event.effect_key, event)).catch_unwind();
+    match tokio::time::timeout(timeout, answered).await {
+        Ok(Ok(Ok(answer))) => function::verdict(answer),
+        Ok(Ok(Err(error))) => Verdict::Unknown {
+            after: error_text::cause::<Unknown>(error.as_ref()).and_then(|unknown| unknown.after),
+            error: error_text::of_error(error.as_ref()),
+        },
+        Ok(Err(_)) => unknown("the handler panicked: result unknown".to_owned()),
+        Err(_) => unknown(format!("no answer within {timeout:?}: result unknown")),
+    }
+}
+
+/// Asks about the call; whatever is no answer is "cannot tell".
+pub(crate) async fn probe(
+    handler: &ActiveHandler,
+    outside: &dyn External,
+    event: &Delivered,
+) -> Probed {
+    let timeout = handler.spec.timeout;
+    let asked = AssertUnwindSafe(outside.probe(&event.effect_key, event)).catch_unwind();
+    let why = match tokio::time::timeout(timeout, asked).await {
+        Ok(Ok(Ok(found))) => return function::cleaned(found),
+        Ok(Ok(Err(error))) => error_text::of_error(error.as_ref()),
+        Ok(Err(_)) => "the probe panicked".to_owned(),
+        Err(_) => format!("no answer to the probe within {timeout:?}"),
+    };
+    Probed::Unknown { why }
+}
+
+/// The end of a call as a function of the settle transaction.
+struct Settling {
+    outside: Arc<dyn External>,
+    answer: Answer,
+}
+
+#[async_trait]
+impl Function for Settling {
+    async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError> {
+        self.outside.settle(event, &self.answer, work).await?;
+        Ok(self.answer.clone())
+    }
+}
+
+/// Why the end of a call could not be settled.
+#[derive(Debug)]
+pub(crate) enum NotSettled {
+    /// The database; worth another try.
+    Store(StoreError),
+    /// `settle` failed: nothing of it stays, and the transaction can be used.
+    Undone(String),
+    /// `settle` ended the transaction or still runs in it: it is dropped with its connection.
+    Broken(String),
+}
+
+impl From<StoreError> for NotSettled {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Runs [`External::settle`] in a savepoint of the transaction that writes the outcome.
+pub(crate) async fn settle(
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    outside: &Arc<dyn External>,
+    event: &Delivered,
+    answer: Answer,
+    xact: &str,
+) -> Result<(), NotSettled> {
+    let settling = Settling {
+        outside: Arc::clone(outside),
+        answer,
+    };
+    match function::one(transaction, handler, &settling, event, xact, 0, false).await {
+        Ok(Ran::Verdict(Verdict::Retry { error, .. })) => Err(NotSettled::Undone(format!(
+            "the call was made and could not be settled: {error}"
+        ))),
+        Ok(_) => Ok(()),
+        Err(RunError::Store(error)) => Err(NotSettled::Store(error)),
+        Err(RunError::EndedTransaction(_)) => {
+            tracing::error!(handler = %handler.spec.name, "settle ended the engine's transaction: what it committed cannot be taken back");
+            Err(NotSettled::Broken(
+                "the call was made, and settle ended the engine's transaction".to_owned(),
+            ))
+        }
+        Err(RunError::TimedOut) => Err(NotSettled::Broken(format!(
+            "the call was made, and settle took longer than {:?}",
+            handler.spec.timeout
+        ))),
+    }
+}
+
+/// The final answer that a verdict stands for; `None` where nothing is settled.
+pub(crate) fn answer_of(verdict: &Verdict) -> Option<Answer> {
+    match verdict {
+        Verdict::Done { resource } => Some(match resource {
+            None => Answer::Done,
+            Some(resource) => Answer::DoneWith(resource.clone()),
+        }),
+        Verdict::Failed { reason } => Some(Answer::Failed(reason.clone())),
+        Verdict::Skip { reason } => Some(Answer::Skip(reason.clone())),
+        Verdict::Retry { .. }
+        | Verdict::Permanent { .. }
+        | Verdict::Unknown { .. }
+        | Verdict::Lost { .. } => None,
+    }
+}
