@@ -33,4 +33,5 @@ mod support;
 mod sweep;
 mod tidy;
 mod tls;
+mod uncertain;
 mod verify;

@@ -110,7 +110,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 28] = [
+pub(super) static CHECKS: [Check; 30] = [
     check(
         "key_event",
         "keys",
@@ -224,6 +224,22 @@ pub(super) static CHECKS: [Check; 28] = [
         "is a node running that knows the handler, and does it keep up? `oncehook_oldest_ready_seconds` shows since when",
     )),
     warning(check(
+        "uncertain",
+        "deliveries",
+        Reads::Late,
+        "what is uncertain is asked about when it is due, and late answers are read",
+        include_str!("../sql/verify_uncertain.sql"),
+        "is a node running that has the handler with its probe? Else `oncehook resolve` says what became of the call",
+    )),
+    check(
+        "resend",
+        "attempts",
+        Reads::Since,
+        "no call was made while an earlier one with an unknown result could be under way",
+        include_str!("../sql/verify_resend.sql"),
+        "ask the receiver whether the effect key was applied twice, and report it with the output of `oncehook show SOURCE KEY --json`",
+    ),
+    warning(check(
         "retired",
         "deliveries",
         Reads::Live,
@@ -267,7 +283,7 @@ pub(super) static CHECKS: [Check; 28] = [
         "audit_run",
         "audits",
         Reads::Since,
-        "every replay in the audit is live or finished",
+        "every replay and decision in the audit is live or finished",
         include_str!("../sql/verify_audit_run.sql"),
         LOOK,
     ),
