@@ -227,7 +227,7 @@ async fn decide(
     }
 }
 
-/// What was written; `None` when somebody else had decided, or has asked since.
+/// What was written beside the history; `None` when somebody else had decided, or has asked since.
 async fn decide_in(
     transaction: &Transaction<'_>,
     handler: &ActiveHandler,
@@ -247,6 +247,10 @@ async fn decide_in(
     };
     let (step, by) = match (answered.and_then(of_evidence), known.found()) {
         (Some(step), _) => (step, DecidedBy::Handler),
+        // Another has asked since, and may have had it sent again.
+        (None, Some(Probed::Absent)) if live.probe_token != Some(doubt.lease.token) => {
+            return Ok(None);
+        }
         (None, Some(found)) => {
             let standing = Standing {
                 progress: doubt.lease.progress,

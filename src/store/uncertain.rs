@@ -33,6 +33,8 @@ pub(crate) struct Live {
     pub(crate) run: i16,
     pub(crate) generation: i16,
     pub(crate) probes: i16,
+    /// Who asked last.
+    pub(crate) probe_token: Option<Uuid>,
     /// The call's lease, if it is uncertain.
     pub(crate) call_token: Option<Uuid>,
     pub(crate) run_at: Option<Timestamp>,
@@ -90,6 +92,7 @@ fn live(row: &Row) -> Live {
         run: row.get("run"),
         generation: row.get("generation"),
         probes: row.get("probes"),
+        probe_token: row.get("probe_token"),
         call_token: row.get("call_token"),
         run_at: time("run_at"),
         lease_until: time("lease_until"),

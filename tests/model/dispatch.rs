@@ -5,7 +5,7 @@
 //! | `Claim` | `delivery_claim.sql`, and `dispatch::claim`: what a node may take |
 //! | `ClaimSuspect` | `delivery_claim_suspect.sql`, only by a node that executes nothing |
 //! | `ClaimLost` | a claim whose reply was lost: leased under a token that nobody holds |
-//! | `GiveBack` | `delivery_give_back.sql` |
+//! | `GiveBack`, `TooLate` | `delivery_give_back.sql`; the latter by `dispatch::work::call`, of a call that was not begun in time |
 //! | `Lock` | `store::locked::begin`: `delivery_lock.sql`, `outcome_present.sql`; then the handler |
 //! | `Settle` | `dispatch::settle`: `domain::delivery::next`, `delivery_finish.sql` or `delivery_retry.sql`, COMMIT |
 //! | `OldEnds` | the server ends a COMMIT whose client is gone |
@@ -38,7 +38,14 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
                             actions.push(Action::Lock { node, slot });
                         }
                         Kind::Transactional => {}
-                        Kind::Http => {
+                        // A process that was stopped since its claim does not begin any more.
+                        kind if kind.ignores_keys()
+                            && lease.late
+                            && core.has(Guard::BegunInTime) =>
+                        {
+                            actions.push(Action::TooLate { node, slot });
+                        }
+                        Kind::Http | Kind::Probed | Kind::Held => {
                             actions.push(Action::Send {
                                 node,
                                 slot,
@@ -72,19 +79,39 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
                     actions.push(Action::ReadBack { node, slot });
                 }
                 Phase::Free | Phase::Unsure => {}
-                Phase::Called(arrived) => {
+                Phase::Called(sent) => {
+                    let kind = core.kind(lease.key);
+                    let applied = if kind.ignores_keys() {
+                        state.receiver.wire[usize::from(lease.key)] == 0 && sent
+                    } else {
+                        sent
+                    };
+                    // Whether the receiver got it or not: no answer.
+                    let no_answer = if kind.ignores_keys() {
+                        Said::Unknown
+                    } else {
+                        Said::Retry
+                    };
                     actions.push(Action::Reply {
                         node,
                         slot,
-                        said: Said::Retry,
+                        said: no_answer,
                     });
-                    if arrived {
+                    if kind.ignores_keys() && !sent {
+                        // No connection: a definite answer.
+                        actions.push(Action::Reply {
+                            node,
+                            slot,
+                            said: Said::Retry,
+                        });
+                    }
+                    if applied {
                         actions.push(Action::Reply {
                             node,
                             slot,
                             said: Said::Done,
                         });
-                    } else if core.scope.permanent {
+                    } else if core.scope.permanent && !sent {
                         actions.push(Action::Reply {
                             node,
                             slot,
@@ -259,6 +286,7 @@ fn lease(core: &Core, state: &mut State, key: usize) -> Slot {
         token,
         claim: state.claims,
         ended: false,
+        landed: false,
         ..row.delivery
     };
     let delivery = row.delivery;
@@ -279,7 +307,6 @@ fn lease(core: &Core, state: &mut State, key: usize) -> Slot {
 
 pub(crate) fn give_back(core: &Core, state: &mut State, node: usize, slot: usize) {
     let lease = std::mem::take(&mut state.nodes[node].slots[slot]);
-    state.spent.give_backs += 1;
     let row = &mut state.db.rows[usize::from(lease.key)];
     let ours = row.id == lease.id
         && row.delivery.live == Live::Leased
@@ -378,7 +405,9 @@ pub(crate) fn send(core: &Core, state: &mut State, node: usize, slot: usize, arr
         state.nodes[node].slots[slot].phase = Phase::Answered(Said::Permanent);
         return;
     }
-    if arrives {
+    if arrives && core.kind(lease.key).ignores_keys() {
+        state.receiver.wire[usize::from(lease.key)] += 1;
+    } else if arrives {
         let key = effect_key(core, &lease);
         let receiver = &mut state.receiver;
         if receiver.seen.contains(&key) {
@@ -417,6 +446,12 @@ pub(crate) fn settle_call(core: &Core, state: &mut State, node: usize, slot: usi
     }
     if !finds(core, state, &lease) {
         core.mark(Mark::EvidenceKept);
+        let row = &mut state.db.rows[usize::from(lease.key)];
+        if core.kind(lease.key).ignores_keys() && row.id == lease.id {
+            row.late_done |= said == Said::Done;
+            row.late_no |= u16::from(said == Said::Permanent) << lease.claim;
+            core.commit(state);
+        }
     } else if has_outcome(core, state, &lease) {
         remove(core, state, &lease);
     } else {

