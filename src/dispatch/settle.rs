@@ -220,6 +220,13 @@ async fn keep(transaction: &Transaction<'_>, late: &LateAnswer) -> Result<bool, 
 /// Counts and logs that a delivery has become uncertain.
 pub(super) fn uncertain_now(handler: &ActiveHandler, attempt: &NewAttempt) {
     telemetry::uncertain(&handler.spec.name);
+    if first_probe(handler).is_none() {
+        tracing::error!(
+            event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
+            "uncertain: the result of a call is not known, and a person must decide, see `oncehook resolve`"
+        );
+        return;
+    }
     tracing::warn!(
         event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
         "uncertain: the result of a call is not known, and it is not sent again"

@@ -9,7 +9,7 @@ use crate::domain::{EffectKey, EventKey, Pattern};
 
 use super::query::Replayed;
 use super::transaction::{Limits, Transaction};
-use super::{Store, StoreError, audit};
+use super::{Store, StoreError, audit, uncertain};
 
 const OPEN: &str = include_str!("sql/replay_open.sql");
 const LAST: &str = include_str!("sql/replay_last.sql");
@@ -82,10 +82,13 @@ impl Store {
             .await?
             == 0
         {
-            return Err(StoreError::Refused(format!(
-                "{} is still live: it runs by itself, nothing to replay",
-                pair()
-            )));
+            let live = uncertain::look(transaction, found.event_id, handler.id).await?;
+            let what = if live.is_some_and(|live| live.is_uncertain()) {
+                "is uncertain: say what became of its call, see `oncehook resolve`"
+            } else {
+                "is still live: it runs by itself, nothing to replay"
+            };
+            return Err(StoreError::Refused(format!("{} {what}", pair())));
         }
         let rows = transaction
             .query(LAST, &[&found.event_id, &handler.id])

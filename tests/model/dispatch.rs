@@ -79,46 +79,7 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
                     actions.push(Action::ReadBack { node, slot });
                 }
                 Phase::Free | Phase::Unsure => {}
-                Phase::Called(sent) => {
-                    let kind = core.kind(lease.key);
-                    let applied = if kind.ignores_keys() {
-                        state.receiver.wire[usize::from(lease.key)] == 0 && sent
-                    } else {
-                        sent
-                    };
-                    // Whether the receiver got it or not: no answer.
-                    let no_answer = if kind.ignores_keys() {
-                        Said::Unknown
-                    } else {
-                        Said::Retry
-                    };
-                    actions.push(Action::Reply {
-                        node,
-                        slot,
-                        said: no_answer,
-                    });
-                    if kind.ignores_keys() && !sent {
-                        // No connection: a definite answer.
-                        actions.push(Action::Reply {
-                            node,
-                            slot,
-                            said: Said::Retry,
-                        });
-                    }
-                    if applied {
-                        actions.push(Action::Reply {
-                            node,
-                            slot,
-                            said: Said::Done,
-                        });
-                    } else if core.scope.permanent && !sent {
-                        actions.push(Action::Reply {
-                            node,
-                            slot,
-                            said: Said::Permanent,
-                        });
-                    }
-                }
+                Phase::Called(sent) => replies(core, state, node, slot, sent, actions),
                 Phase::Answered(_) => {
                     actions.push(Action::SettleCall {
                         node,
@@ -144,6 +105,37 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
     for key in 0..core.scope.keys() {
         leases(core, state, key, actions);
     }
+}
+
+/// What the caller may be told. `sent`: the call has left; whether it has arrived is another matter.
+fn replies(
+    core: &Core,
+    state: &State,
+    node: usize,
+    slot: usize,
+    sent: bool,
+    actions: &mut Vec<Action>,
+) {
+    let key = state.nodes[node].slots[slot].key;
+    let ignores_keys = core.kind(key).ignores_keys();
+    let applied = sent && (!ignores_keys || state.receiver.wire[usize::from(key)] == 0);
+    // Whether the receiver got it or not: no answer.
+    let mut said = vec![if ignores_keys {
+        Said::Unknown
+    } else {
+        Said::Retry
+    }];
+    if ignores_keys && !sent {
+        // No connection: a definite answer.
+        said.push(Said::Retry);
+    }
+    if applied {
+        said.push(Said::Done);
+    } else if core.scope.permanent && !sent {
+        said.push(Said::Permanent);
+    }
+    let reply = |said| Action::Reply { node, slot, said };
+    actions.extend(said.into_iter().map(reply));
 }
 
 fn claims(core: &Core, state: &State, node: usize, actions: &mut Vec<Action>) {

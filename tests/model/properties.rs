@@ -201,8 +201,7 @@ fn reached(scope: &Scope) -> Vec<Property<Core>> {
         Mark::CutCommitted | Mark::CutRolledBack => bounds.cuts > 0,
         Mark::FenceRefused => has(Kind::Transactional) && bounds.pauses > 0,
         Mark::EvidenceKept => calls && bounds.pauses > 0,
-        Mark::Reaped => dispatches && bounds.deaths + bounds.pauses > 0,
-        Mark::SuspectAlone => dispatches && bounds.deaths + bounds.pauses > 0,
+        Mark::Reaped | Mark::SuspectAlone => dispatches && bounds.deaths + bounds.pauses > 0,
         Mark::Uncertain => has(Kind::Probed) || has(Kind::Held),
         Mark::EarlyAbsent | Mark::SentAfterAbsent | Mark::StaleProbe | Mark::EndedByProbe => {
             has(Kind::Probed)

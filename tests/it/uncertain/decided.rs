@@ -114,6 +114,21 @@ async fn what_a_person_decides_ends_it_and_stands_in_the_audit_with_before_and_a
 async fn a_retry_keeps_the_effect_key_and_is_refused_while_the_call_may_be_under_way() {
     let payments = Payments::start().await;
     let app = waiting(&payments).await;
+    let args = [
+        "replay",
+        "stripe",
+        "evt_1",
+        "--handler",
+        "payout",
+        "--reason",
+        "x",
+    ];
+    let ran = oncehook(&app.config(), &args, &[]).await;
+    assert!(
+        ran.stderr.contains("see `oncehook resolve`"),
+        "{}",
+        ran.said()
+    );
     let ran = resolve(&app, "retry", &[]).await;
     assert_eq!(ran.code, Some(1), "{}", ran.said());
     assert!(

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::crash::{Sender, kill_before, paid, proxied, put, restart_after_leases};
-use crate::support::{Action, Gate, oncehook, until};
+use crate::support::{Action, Gate, Reply, oncehook, until};
 
 use super::{Applies, Manner, Payments, due, history, land, until_for_people, until_uncertain};
 
@@ -258,5 +258,58 @@ async fn a_claim_that_is_given_back_has_no_call_under_way() {
         (&json!("succeeded"), &json!(1))
     );
     assert_eq!(payments.applied(), [1]);
+    app.db.verify().await;
+}
+
+/// What an asynchronous failover forgets: the event, and that a call was made for it.
+const FORGET: &str = "
+    DELETE FROM oncehook.attempt; DELETE FROM oncehook.delivery; DELETE FROM oncehook.event;
+    DELETE FROM oncehook.request; DELETE FROM oncehook.event_key";
+
+#[tokio::test]
+async fn calls_probes_and_outcome_have_one_effect_key_over_restarts_and_a_forgotten_event() {
+    let payments = Payments::start().await;
+    payments.next([
+        Manner::Says(Reply::cut(), Applies::No),
+        Manner::Holds(Gate::closed(), Applies::No),
+        Manner::Says(Reply::status(500), Applies::Yes),
+    ]);
+    let mut app = payments.probed("\"1h\", \"2h\"", "").start().await;
+    put(&app, &paid("evt_1")).await;
+    let first = until_uncertain(&app, "evt_1").await;
+    // Absent, sent again, lost with its node.
+    land(&app.db).await;
+    due(&app.db).await;
+    payments.until_calls(2).await;
+    app.kill9();
+    restart_after_leases(&mut app).await;
+    until_uncertain(&app, "evt_1").await;
+    // Forgotten, sent again by the provider under the same key, and unknown once more.
+    let old_id: uuid::Uuid = app.db.one("SELECT id FROM oncehook.event").await;
+    app.db.execute(FORGET).await;
+    put(&app, &paid("evt_1")).await;
+    until_uncertain(&app, "evt_1").await;
+    assert_ne!(
+        app.db
+            .one::<uuid::Uuid>("SELECT id FROM oncehook.event")
+            .await,
+        old_id
+    );
+    due(&app.db).await;
+    let outcome = app.until_outcome("stripe", "evt_1", "payout").await;
+    assert_eq!(
+        (&outcome["result"], &outcome["decided_by"]),
+        (&json!("succeeded"), &json!("probe"))
+    );
+    let key = first["effect_key"].as_str().unwrap();
+    assert_eq!(outcome["effect_key"], key);
+    assert_eq!(payments.calls(), [key; 3]);
+    let probes = payments.probes();
+    assert_eq!(probes.len(), 2);
+    assert!(
+        probes
+            .iter()
+            .all(|probe| probe.header("Idempotency-Key") == Some(key))
+    );
     app.db.verify().await;
 }

@@ -287,6 +287,7 @@ async fn without_a_probe_a_person_is_asked_at_once_and_nothing_is_sent_again() {
         until_for_people(&app, &key).await;
         assert_eq!(history(&app, &key).await, [format!("unknown: {error}")]);
     }
+    assert_eq!(app.output().matches("a person must decide").count(), count);
     // Neither time nor a restart, a look at everything nor a full sweep sends one of them again.
     land(&app.db).await;
     let mut app = app;

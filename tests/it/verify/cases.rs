@@ -452,22 +452,21 @@ pub(super) const CASES: &[Damage] = &[
     // Calls whose result is unknown.
     damage(
         &[("delivery_shape", Broken)],
-        "ALTER TABLE ~delivery DROP CONSTRAINT delivery_uncertain_at; UPDATE ~delivery SET uncertain_at = NULL WHERE event_id = @unsure",
+        "UPDATE ~delivery SET uncertain_at = NULL WHERE event_id = @unsure",
         "uncertain, and uncertain_at says otherwise",
     )
     .event("evt_unsure")
     .of("mail", 1),
     damage(
         &[("delivery_shape", Broken)],
-        "ALTER TABLE ~delivery DROP CONSTRAINT delivery_uncertain_call; UPDATE ~delivery SET call_token = NULL WHERE event_id = @unsure",
+        "UPDATE ~delivery SET call_token = NULL WHERE event_id = @unsure",
         "uncertain, and call_token says otherwise",
     )
     .event("evt_unsure")
     .of("mail", 1),
     damage(
         &[("delivery_shape", Broken)],
-        "ALTER TABLE ~delivery DROP CONSTRAINT delivery_uncertain_flight;
-         UPDATE ~delivery SET in_flight_until = NULL WHERE event_id = @unsure",
+        "UPDATE ~delivery SET in_flight_until = NULL WHERE event_id = @unsure",
         "uncertain, and no call was made",
     )
     .event("evt_unsure")
@@ -481,7 +480,7 @@ pub(super) const CASES: &[Damage] = &[
     .of("mail", 1),
     damage(
         &[("delivery_shape", Broken)],
-        "ALTER TABLE ~delivery DROP CONSTRAINT delivery_uncertain_probe; UPDATE ~delivery SET probes = 1 WHERE event_id = @live AND handler_id = #mail",
+        "UPDATE ~delivery SET probes = 1 WHERE event_id = @live AND handler_id = #mail",
         "ready, and asked about",
     )
     .event("evt_live")
