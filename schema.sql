@@ -206,8 +206,8 @@ CREATE TABLE oncehook.emitted (
 CREATE SEQUENCE oncehook.lane_seq;
 
 -- One unfinished (event, handler): the hot table, as small as the work that is open.
--- Written: by ingest (fan-out) and by replay. Updated by claim, retry, give-back and reap. Deleted
--- by the statement that writes the outcome.
+-- Written: by ingest (fan-out) and by replay. Updated by claim, retry, give-back, reap, probe and
+-- resolve. Deleted by the statement that writes the outcome.
 -- Invariants: a row exists while its run has no outcome. Every change of a leased row compares
 -- `lease_token` and counts its rows: a stale token changes nothing. Only the database's clock
 -- decides when a lease has ended.
@@ -225,6 +225,13 @@ CREATE SEQUENCE oncehook.lane_seq;
 -- `paused_source`: set aside because its source, of this id, is paused. The claim's indexes do not
 -- hold these rows, so it does not get slower by their number. Set by the node that met it, cleared
 -- within two polls after the source is resumed; `run_at` stays.
+-- `in_flight_until`: set by the claim of a call: until then it may be under way. Cleared when it is
+-- known to have ended, or not to have begun.
+-- Uncertain: a call was perhaps made, and its result is not known. It is not sent again until a probe
+-- that was asked behind `in_flight_until` says that it is not there, or a person says so.
+-- `uncertain_at`: since when. `call_token`: the lease of that call, by which a late answer is known.
+-- `run_at`: the next probe; infinity: nothing but a late answer or a person decides. `probes`: asked
+-- so far. `probe_token`: whose answer counts; a stale one changes nothing.
 -- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
 -- new row versions on the same page.
 CREATE TABLE oncehook.delivery (
@@ -232,7 +239,7 @@ CREATE TABLE oncehook.delivery (
   handler_id   int NOT NULL,
   run          smallint NOT NULL DEFAULT 1 CHECK (run > 0),
   generation   smallint NOT NULL DEFAULT 0,
-  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('blocked', 'ready', 'leased', 'held')),
+  state        text COLLATE "C" NOT NULL DEFAULT 'ready' CHECK (state IN ('blocked', 'ready', 'leased', 'uncertain', 'held')),
   failures     smallint NOT NULL DEFAULT 0,
   suspect      bool NOT NULL DEFAULT false,
   losses_alone smallint NOT NULL DEFAULT 0,
@@ -245,6 +252,11 @@ CREATE TABLE oncehook.delivery (
   lane         text COLLATE "C" CHECK (octet_length(lane) BETWEEN 1 AND 200),
   lane_seq     bigint,
   state_reason text,
+  in_flight_until timestamptz,
+  uncertain_at timestamptz,
+  call_token   uuid,
+  probes       smallint NOT NULL DEFAULT 0,
+  probe_token  uuid,
   priority     smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 2),
   paused_source int,
   not_yet      smallint NOT NULL DEFAULT 0,
@@ -255,6 +267,10 @@ CREATE TABLE oncehook.delivery (
   CHECK ((state = 'leased') = (leased_at IS NOT NULL)),
   CHECK ((lane IS NULL) = (lane_seq IS NULL)),
   CHECK (state <> 'blocked' OR lane IS NOT NULL),
+  CONSTRAINT delivery_uncertain_at CHECK ((state = 'uncertain') = (uncertain_at IS NOT NULL)),
+  CONSTRAINT delivery_uncertain_call CHECK ((state = 'uncertain') = (call_token IS NOT NULL)),
+  CONSTRAINT delivery_uncertain_flight CHECK (state <> 'uncertain' OR in_flight_until IS NOT NULL),
+  CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL)),
   CONSTRAINT delivery_paused_check CHECK (paused_source IS NULL OR state = 'ready')
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 1);
@@ -267,6 +283,7 @@ CREATE INDEX delivery_aside   ON oncehook.delivery (paused_source) WHERE paused_
 CREATE UNIQUE INDEX delivery_one_head ON oncehook.delivery (handler_id, lane) WHERE lane IS NOT NULL AND state <> 'blocked';
 CREATE INDEX delivery_held ON oncehook.delivery (handler_id) WHERE state = 'held';
 CREATE INDEX delivery_blocked ON oncehook.delivery (handler_id, lane, lane_seq) WHERE state = 'blocked';
+CREATE INDEX delivery_uncertain ON oncehook.delivery (run_at) WHERE state = 'uncertain';
 
 -- The newest event that a handler has applied to an object, where it asks for that.
 -- Written: in the settle transaction that holds the effect; its row lock makes two transactions
@@ -285,8 +302,8 @@ CREATE TABLE oncehook.latest (
 
 -- The one final row of (event, handler, run).
 -- Written: by the transaction that holds the handler's effect, in one statement with the delete of
--- the delivery; by `handlers retire` for what it cancels. Never updated. Leaves by partition, which
--- nothing does yet.
+-- the delivery; by `handlers retire` for what it cancels, by a probe or `resolve` for what was
+-- uncertain or held. Never updated. Leaves by partition, which nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
 -- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
 -- handler says it made. `lease_token`: of the try that ended it; none where no try did.
@@ -296,7 +313,7 @@ CREATE TABLE oncehook.outcome (
   run         smallint NOT NULL,
   generation  smallint NOT NULL,
   result      text COLLATE "C" NOT NULL CHECK (result IN ('succeeded', 'failed', 'skipped', 'dead', 'cancelled')),
-  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'operator')),
+  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'probe', 'operator')),
   reason      text,
   resource    text,
   attempts    int NOT NULL,
@@ -306,10 +323,13 @@ CREATE TABLE oncehook.outcome (
 ) PARTITION BY RANGE (event_id);
 
 -- Tries that failed or were lost, and answers that came after a lost lease.
--- Written: in the transaction that puts the delivery back or ends it. Never updated. Leaves by
--- partition, which nothing does yet.
--- `verdict`: retry, not_yet (what the event is about was not there), permanent, lost (the lease ended without an answer), evidence (an http answer
--- whose lease was gone: it decides nothing, and is kept).
+-- Written: in the transaction that puts the delivery back, makes it uncertain or ends it. Never
+-- updated. Leaves by partition, which nothing does yet.
+-- `verdict`: retry, not_yet (what the event is about was not there), permanent, unknown (a call without
+-- a definite answer), lost (the lease ended without an answer), evidence (a call's answer whose lease
+-- was gone: kept in any case, and read when the delivery is uncertain).
+-- `in_flight_until`: of a try that made its delivery uncertain: no other may begin before.
+-- `answer`, `resource`: of evidence: the result that it stands for, and what was made.
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
 CREATE TABLE oncehook.attempt (
@@ -319,8 +339,11 @@ CREATE TABLE oncehook.attempt (
   lease_token uuid,
   started_at  timestamptz,
   ended_at    timestamptz NOT NULL,
-  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'not_yet', 'permanent', 'lost', 'evidence')),
-  error       text
+  verdict     text COLLATE "C" NOT NULL CHECK (verdict IN ('retry', 'not_yet', 'permanent', 'unknown', 'lost', 'evidence', 'probe')),
+  error       text,
+  in_flight_until timestamptz,
+  answer      text COLLATE "C" CHECK (answer IN ('succeeded', 'failed', 'skipped', 'dead')),
+  resource    text
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);
 
@@ -354,7 +377,7 @@ CREATE TABLE oncehook.rejected (
 );
 
 -- Who did what, why.
--- Written: in the transaction of the action itself (replay, handlers retire, pause, resume).
+-- Written: in the transaction of the action itself (replay, resolve, handlers retire, pause, resume).
 -- Append-only, by a trigger. `subject` is an event id, or a handler's or source's name.
 CREATE TABLE oncehook.audit (
   id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

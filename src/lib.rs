@@ -86,10 +86,10 @@ pub mod telemetry;
 
 pub use async_trait::async_trait;
 pub use dispatch::{
-    Answer, Delivered, DispatchConfig, Emit, Function, HandlerError, HandlerKind, HandlerSpec,
-    HttpTarget, Work,
+    Answer, Delivered, DispatchConfig, Emit, External, Function, HandlerError, HandlerKind,
+    HandlerSpec, HttpProbe, HttpTarget, HttpUnknown, Work,
 };
-pub use domain::{Pattern, Policy, RetryPolicy};
+pub use domain::{Pattern, Policy, ProbeSchedule, Probed, RetryPolicy};
 pub use engine::{Engine, EngineConfig};
 pub use http::{Inbox, Limits};
 pub use provider::Source;

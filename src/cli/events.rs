@@ -20,7 +20,7 @@ pub(super) struct Args {
     #[arg(long = "type", value_name = "TYPE")]
     event_type: Option<String>,
     /// Only events in this state.
-    #[arg(long, value_parser = ["unreadable", "ignored", "unrecognized", "held", "pending", "dead", "failed", "succeeded"])]
+    #[arg(long, value_parser = ["unreadable", "ignored", "unrecognized", "uncertain", "held", "pending", "dead", "failed", "succeeded"])]
     state: Option<String>,
     /// How many, 1 to 500.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]

@@ -13,6 +13,7 @@ mod health;
 mod migrate;
 mod printer;
 mod replay;
+mod resolve;
 mod serve;
 mod service;
 mod show;
@@ -75,6 +76,7 @@ enum Verb {
     Events(events::Args),
     Show(show::Args),
     Replay(replay::Args),
+    Resolve(resolve::Args),
     Handlers(handlers::Args),
     Sources(sources::Args),
     Verify(verify::Args),
@@ -114,6 +116,7 @@ async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
         Verb::Events(args) => events::run(context, args).await,
         Verb::Show(args) => show::run(context, args).await,
         Verb::Replay(args) => replay::run(context, args).await,
+        Verb::Resolve(args) => resolve::run(context, args).await,
         Verb::Handlers(args) => handlers::run(context, args).await,
         Verb::Sources(args) => sources::run(context, args).await,
         Verb::Verify(args) => verify::run(context, args).await,

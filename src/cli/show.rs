@@ -45,6 +45,29 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         return context.printer.value(&timeline);
     }
     context.printer.line(text(&timeline))?;
+    for open in timeline
+        .deliveries
+        .iter()
+        .filter(|d| d.uncertain_at.is_some())
+    {
+        context.printer.note(format_args!(
+            "next: ask the receiver about effect key {}, then say what it knows: {} resolve --handler {} --as succeeded|failed|retry|dead --reason '...' {} {}",
+            open.effect_key,
+            words::program(&context.environment),
+            words::shell(&open.handler),
+            words::shell(&timeline.event.source),
+            words::operand(&timeline.event.key),
+        ));
+    }
+    for held in timeline.deliveries.iter().filter(|d| d.state == "held") {
+        context.printer.note(format_args!(
+            "next: its lane waits for a decision; once the cause is mended: {} resolve --handler {} --as retry --reason '...' {} {}; dead gives it up, succeeded or failed says how it ended",
+            words::program(&context.environment),
+            words::shell(&held.handler),
+            words::shell(&timeline.event.source),
+            words::operand(&timeline.event.key),
+        ));
+    }
     if let Some(dead) = last_dead(&timeline) {
         context.printer.note(format_args!(
             "next: once its cause is mended: {} replay --handler {} --reason '...' {} {}",
@@ -222,18 +245,33 @@ fn by_secret(label: Option<&str>) -> String {
 }
 
 fn open_work(delivery: &DeliveryInfo) -> String {
+    let number = |n: i16| u64::try_from(n).unwrap_or(0);
+    let state = match (delivery.uncertain_at, delivery.run_at) {
+        (None, due) => {
+            let due = due.map_or_else(|| "never".to_owned(), moment);
+            format!("{}, due {due}", delivery.state)
+        }
+        (Some(since), next) => format!(
+            "{} since {}: a call was perhaps made, and its result is not known; {}, {}",
+            delivery.state,
+            moment(since),
+            count(number(delivery.probes), "probe", "probes"),
+            next.map_or_else(
+                || "a person must decide".to_owned(),
+                |at| format!("the receiver is asked next at {}", moment(at))
+            ),
+        ),
+    };
     let mut text = format!(
-        "open: {} run {}: {}, due {}, {}",
+        "open: {} run {}: {state}, {}",
         clean(&delivery.handler),
         delivery.run,
-        delivery.state,
-        moment(delivery.run_at),
-        count(
-            u64::try_from(delivery.failures).unwrap_or(0),
-            "failure",
-            "failures"
-        ),
+        count(number(delivery.failures), "failure", "failures"),
     );
+    if let (Some(_), Some(until)) = (delivery.uncertain_at, delivery.in_flight_until) {
+        text.push_str(", the call may be under way until ");
+        text.push_str(&moment(until));
+    }
     if delivery.suspect {
         text.push_str(", a lease was lost before");
     }
@@ -327,8 +365,11 @@ mod tests {
                 lane: Some("pi_1".into()),
                 failures: 1,
                 suspect: true,
-                run_at: at(8),
+                run_at: Some(at(8)),
                 lease_until: Some(at(30)),
+                uncertain_at: None,
+                in_flight_until: None,
+                probes: 0,
                 effect_key: "ohk_2".into(),
                 priority: "normal",
                 handler_paused: None,
@@ -371,6 +412,34 @@ mod tests {
     #[test]
     fn a_timeline_reads_from_top_to_bottom() {
         insta::assert_snapshot!(text(&timeline()));
+    }
+
+    #[test]
+    fn an_uncertain_delivery_tells_what_is_known_and_when_the_receiver_is_asked() {
+        let uncertain = DeliveryInfo {
+            handler: "payout".into(),
+            run: 1,
+            state: "uncertain".into(),
+            state_reason: None,
+            lane: None,
+            failures: 1,
+            suspect: false,
+            run_at: Some(at(42)),
+            lease_until: None,
+            uncertain_at: Some(at(12)),
+            in_flight_until: Some(at(59)),
+            probes: 1,
+            effect_key: "ohk_3".into(),
+            priority: "normal",
+            handler_paused: None,
+            source_paused: None,
+        };
+        let for_people = DeliveryInfo {
+            run_at: None,
+            probes: 6,
+            ..uncertain.clone()
+        };
+        insta::assert_snapshot!([open_work(&uncertain), open_work(&for_people)].join("\n"));
     }
 
     #[test]

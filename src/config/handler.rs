@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, HttpTarget, RETRY_SHARE};
+use crate::dispatch::{
+    BreakerPolicy, HandlerKind, HandlerSpec, HttpProbe, HttpTarget, HttpUnknown, RETRY_SHARE,
+};
 use crate::domain::{
-    Cap, LaneBy, OnDead, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
+    Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, ProbeSchedule,
+    RetryPolicy, VersionBy,
 };
 use crate::provider::{self, Options};
 
@@ -88,10 +91,12 @@ fn read(
     let concurrency = section
         .integer("concurrency", &(1..=1_024))
         .and_then(|n| u16::try_from(n).ok());
+    let (probe, probes) = probe(section);
+    let on_uncertain = on_uncertain(section, kind);
     let target = match kind? {
         Kind::Sql => {
             section.refuse(
-                &["url", "secrets", "on_unknown", "concurrency"],
+                &["url", "secrets", "on_unknown", "probe", "concurrency"],
                 "belongs to kind = \"http\", not to \"sql\"",
             );
             section.refuse(
@@ -105,15 +110,10 @@ fn read(
                 &["call", "batch", "not_yet"],
                 "belongs to kind = \"sql\", not to \"http\"",
             );
-            http(section, vault, now).map(HandlerKind::Http)
+            http(section, probe, vault, now).map(HandlerKind::Http)
         }
     };
-    if kind == Some(Kind::Http) && apply_if_newer.is_some() && lane != Some(LaneBy::Entity) {
-        section.error(
-            "apply_if_newer",
-            "`apply_if_newer` of an \"http\" handler needs lane = \"entity\": else an older and a newer event could be on their way at once",
-        );
-    }
+    check_lane(section, target.as_ref(), lane.as_ref());
     let timeout = timeout.unwrap_or(TIMEOUT);
     let lease = lease.unwrap_or(match kind? {
         Kind::Sql => LEASE_SQL,
@@ -138,7 +138,10 @@ fn read(
         kind: target?,
         lane,
         apply_if_newer,
-        policy,
+        policy: Policy {
+            on_uncertain,
+            ..policy
+        },
         timeout,
         lease,
         batch: sql_only.1.unwrap_or(BATCH),
@@ -147,6 +150,7 @@ fn read(
         cap,
         breaker,
         retry_share,
+        probes,
     })
 }
 
@@ -321,8 +325,55 @@ fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u1
         not_yet,
         crashes,
         on_dead: on_dead.unwrap_or_default(),
+        on_uncertain: defaults.on_uncertain,
     };
     (policy, share)
+}
+
+/// What a handler's lane must be for its other settings.
+fn check_lane(section: &Section<'_>, target: Option<&HandlerKind>, lane: Option<&LaneBy>) {
+    let Some(HandlerKind::Http(http)) = target else {
+        return;
+    };
+    if section.has("apply_if_newer") && lane != Some(&LaneBy::Entity) {
+        section.error(
+            "apply_if_newer",
+            "`apply_if_newer` of an \"http\" handler needs lane = \"entity\": else an older and a newer event could be on their way at once",
+        );
+    }
+    if section.has("lane_on_uncertain") && matches!(http.on_unknown, HttpUnknown::Retry) {
+        section.error(
+            "lane_on_uncertain",
+            "`lane_on_uncertain` belongs to on_unknown = \"probe\" or \"hold\": with \"retry\" a call whose answer is lost is sent again, and its lane waits for that",
+        );
+    }
+}
+
+/// What a lane does while the result of its first delivery's call is not known.
+fn on_uncertain(section: &Section<'_>, kind: Option<Kind>) -> OnUncertain {
+    let words = [("wait", OnUncertain::Wait), ("skip", OnUncertain::Skip)];
+    let Some(given) = section.word("lane_on_uncertain", &words) else {
+        return OnUncertain::default();
+    };
+    if !section.has("lane") {
+        section.error(
+            "lane_on_uncertain",
+            "`lane_on_uncertain` says what a lane does, and this handler has none: write `lane`, for example lane = \"entity\"",
+        );
+    }
+    if kind == Some(Kind::Sql) {
+        section.refuse(
+            &["lane_on_uncertain"],
+            "belongs to kind = \"http\": what a sql function did in a transaction that is lost was rolled back, so its result is never unknown",
+        );
+    }
+    if given == OnUncertain::Skip && section.has("apply_if_newer") {
+        section.error(
+            "lane_on_uncertain",
+            "lane_on_uncertain = \"skip\" lets a later event overtake one that may be applied still, which `apply_if_newer` could not see: leave one of them out",
+        );
+    }
+    given
 }
 
 /// `{ for = "3d", first = "5s", max = "6h" }`; what is left out is as in `otherwise`. `further` reads
@@ -380,8 +431,13 @@ fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {
     }
 }
 
-fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpTarget> {
-    on_unknown(section);
+fn http(
+    section: &Section<'_>,
+    probe: Option<HttpProbe>,
+    vault: Vault<'_>,
+    now: Timestamp,
+) -> Option<HttpTarget> {
+    let on_unknown = on_unknown(section, probe);
     let url = section
         .required("url", "where to post to")
         .and_then(|url| match check_url(url) {
@@ -416,25 +472,88 @@ fn http(section: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Option<HttpT
             (labelled.secret.label, labelled.text)
         })
         .collect();
-    Some(HttpTarget { url: url?, secrets })
+    Some(HttpTarget {
+        url: url?,
+        secrets,
+        on_unknown: on_unknown?,
+    })
 }
 
 /// `on_unknown` has no default: only the user knows whether the receiver may see a call twice.
-fn on_unknown(section: &Section<'_>) {
-    match section.required(
+fn on_unknown(section: &Section<'_>, probe: Option<HttpProbe>) -> Option<HttpUnknown> {
+    section.required(
         "on_unknown",
-        "write on_unknown = \"retry\" if the receiver honours the Idempotency-Key header, so that a call whose answer was lost can be sent again",
-    ) {
-        None | Some("retry") => {}
-        Some("probe" | "hold") => section.error(
-            "on_unknown",
-            "`on_unknown` = \"probe\" and \"hold\" come with a later version; this one knows only \"retry\" (the receiver honours Idempotency-Key)",
-        ),
-        Some(other) => section.error(
-            "on_unknown",
-            format!("`on_unknown` is {other:?}, but this version knows only \"retry\""),
-        ),
+        "write on_unknown = \"retry\" if the receiver honours the Idempotency-Key header, so that a call whose answer was lost can be sent again; \"probe\" if it can be asked what became of a key; \"hold\" if neither, and a person decides",
+    )?;
+    let word = section.word("on_unknown", &[("retry", 0), ("probe", 1), ("hold", 2)])?;
+    if word != 1 && section.has("probe") {
+        section.error("probe", "belongs to on_unknown = \"probe\"");
     }
+    match word {
+        0 => Some(HttpUnknown::Retry),
+        1 => {
+            if !section.has("probe") {
+                section.error(
+                    "on_unknown",
+                    "on_unknown = \"probe\" needs to know whom to ask: write probe = { url = \"https://../by-key/{effect_key}\" }",
+                );
+            }
+            probe.map(HttpUnknown::Probe)
+        }
+        _ => Some(HttpUnknown::Hold),
+    }
+}
+
+/// How and when the receiver is asked about a call.
+fn probe(section: &Section<'_>) -> (Option<HttpProbe>, ProbeSchedule) {
+    let Some(below) = section.below("probe", format!("{}, probe", section.place)) else {
+        return (None, ProbeSchedule::default());
+    };
+    let url = below
+        .required("url", "whom to ask; {effect_key} stands for the key")
+        .and_then(|url| match check_probe_url(url) {
+            Ok(()) => Some(url.to_owned()),
+            Err(message) => {
+                below.error("url", format!("`url` {message}"));
+                None
+            }
+        });
+    let post = below.word("method", &[("GET", false), ("POST", true)]);
+    let not_found = below.word("not_found", &[("unknown", false), ("absent", true)]);
+    let schedule = match below.texts("after") {
+        None => ProbeSchedule::default(),
+        Some(times) => times
+            .iter()
+            .map(|(text, _)| units::duration(text).ok())
+            .collect::<Option<Vec<_>>>()
+            .and_then(ProbeSchedule::new)
+            .unwrap_or_else(|| {
+                below.error(
+                    "after",
+                    format!(
+                        "`after` must be 1 to {} durations, each longer than the one before, such as [\"5s\", \"30s\", \"2m\"]",
+                        ProbeSchedule::PROBES_MAX
+                    ),
+                );
+                ProbeSchedule::default()
+            }),
+    };
+    below.finish();
+    let probe = url.map(|url| HttpProbe {
+        url,
+        post: post.unwrap_or(false),
+        not_found_is_absent: not_found.unwrap_or(false),
+    });
+    (probe, schedule)
+}
+
+/// As [`check_url`], with the key's place filled.
+fn check_probe_url(text: &str) -> Result<(), String> {
+    let filled = text.replace("{effect_key}", "ohk_0");
+    if filled.contains(['{', '}']) {
+        return Err("knows {effect_key} only".to_owned());
+    }
+    check_url(&filled)
 }
 
 /// Whether a text is a URL we can post to.

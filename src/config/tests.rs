@@ -2,7 +2,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::domain::{Policy, RetryPolicy};
+use crate::dispatch::{HandlerKind, HttpUnknown};
+use crate::domain::{Policy, ProbeSchedule, RetryPolicy};
+
+mod mistakes;
 
 const WHSEC: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -102,6 +105,7 @@ fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
             (a.cap, &a.priorities, a.breaker, a.retry_share),
             (b.cap, &b.priorities, b.breaker, b.retry_share)
         );
+        assert_eq!(a.probes, b.probes);
     }
     assert_eq!(reference.handlers[0].policy, Policy::default());
     assert_eq!(reference.handlers[0].policy.retry, RetryPolicy::default());
@@ -118,6 +122,37 @@ fn the_reference_file_mentions_every_key_the_reader_knows() {
             || REFERENCE.contains(&format!("{key} = "));
         assert!(mentioned, "docs/oncehook.toml does not mention {key}");
     }
+}
+
+#[test]
+fn a_probe_is_read_with_its_defaults_and_with_its_own_settings() {
+    let target = |lines: &str| {
+        let text = HTTP.replace("on_unknown = \"retry\"", lines);
+        let handler = parse(&with("", &text)).unwrap().handlers.remove(0);
+        let HandlerKind::Http(target) = handler.kind else {
+            panic!("{:?}", handler.kind);
+        };
+        (target.on_unknown, handler.probes)
+    };
+    let (short, schedule) =
+        target("on_unknown = \"probe\"\nprobe = { url = \"https://h/by-key/{effect_key}?a=1\" }");
+    let HttpUnknown::Probe(probe) = short else {
+        panic!("{short:?}");
+    };
+    assert!(!probe.post && !probe.not_found_is_absent, "{probe:?}");
+    assert_eq!(probe.url, "https://h/by-key/{effect_key}?a=1");
+    assert_eq!(schedule, ProbeSchedule::default());
+    let (long, schedule) = target(
+        "on_unknown = \"probe\"\nprobe = { url = \"http://h\", method = \"POST\", not_found = \"absent\", after = [\"1s\", \"3s\"] }",
+    );
+    let HttpUnknown::Probe(probe) = long else {
+        panic!("{long:?}");
+    };
+    assert!(probe.post && probe.not_found_is_absent, "{probe:?}");
+    let times = [1, 3].map(Duration::from_secs);
+    assert_eq!(schedule.times(), times);
+    let (hold, _) = target("on_unknown = \"hold\"");
+    assert!(matches!(hold, HttpUnknown::Hold), "{hold:?}");
 }
 
 #[test]
@@ -276,179 +311,6 @@ body = "1MB"
 fn broken_toml_is_an_error_with_its_line() {
     let text = errors("[database]\nurl = \n");
     assert!(text.contains("line 2: not TOML"), "{text}");
-}
-
-/// Lines of a source, a handler, and what the error must say.
-const MISTAKES: [(&str, &str, &[&str]); 31] = [
-    (
-        "secrets = []",
-        "",
-        &["source \"main\"", "`secrets` is missing"],
-    ),
-    (
-        "secrets = [{ label = \"x\", value = \"env:EMPTY\" }]",
-        "",
-        &["source \"main\", secret \"x\"", "empty"],
-    ),
-    (
-        "secrets = [{ label = \"x\", value = \"   \" }]",
-        "",
-        &["secret \"x\"", "blank"],
-    ),
-    (
-        "secrets = [{ label = \"x\", value = \"env:SHORT\" }]",
-        "",
-        &["secret \"x\"", "cannot be used"],
-    ),
-    (
-        "secrets = [{ label = \"x\", value = \"v1,MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\" }]",
-        "",
-        &["secret \"x\"", "signature"],
-    ),
-    (
-        "secrets = [{ value = \"env:SHORT\" }]",
-        "",
-        &["source \"main\"", "`label` is missing"],
-    ),
-    (
-        "secrets = [\"env:SHORT\"]",
-        "",
-        &["source \"main\"", "a list of tables, not a text"],
-    ),
-    (
-        "tolerance = 300",
-        "",
-        &[
-            "line 7",
-            "`tolerance` must be a text in quotes, not a whole number",
-        ],
-    ),
-    ("tolerance = \"0s\"", "", &["longer than zero"]),
-    (
-        "hmac = { header = \"X\" }",
-        "",
-        &["belongs to provider = \"hmac\""],
-    ),
-    ("was = \"main\"", "", &["`was`"]),
-    (
-        "public_url = \"shop.example.com\"",
-        "",
-        &["`public_url` is not a URL"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\nevents = [\"*:*\"]",
-        &["handler \"h\"", "`call` is missing"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f(); drop\"\nevents = [\"*:*\"]",
-        &["schema.function"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = []",
-        &["never run"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nurl = \"http://x\"",
-        &["belongs to kind = \"http\""],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"nats\"\nevents = [\"*:*\"]",
-        &["`kind` is \"nats\""],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]",
-        &["`on_unknown` is missing", "Idempotency-Key"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"probe\"",
-        &["come with a later version"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://u:p@x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"retry\"",
-        &["user name or password"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"retry\"\ntimeout = \"30s\"\nlease = \"30s\"",
-        &["must outlast `timeout`"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\n[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]",
-        &["names are unique"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ntimeout = \"25h\"",
-        &["`timeout` must not be longer than 1d"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nbreaker = false",
-        &["`breaker` belongs to kind = \"http\"", "handlers pause"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nretry = { share = 20 }",
-        &["`share` belongs to kind = \"http\""],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nrate = \"100/m\"",
-        &["`rate`", "\"100/s\", \"600/min\""],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nmax_in_flight = 0",
-        &["`max_in_flight` must be a whole number from 1"],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\npriority = \"urgent\"",
-        &[
-            "`priority` is \"urgent\"",
-            "\"high\" or \"normal\" or \"low\"",
-        ],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\npriority = { high = [\"dispute\"] }",
-        &[
-            "handler \"h\", priority",
-            "\"dispute\" is not an event pattern",
-        ],
-    ),
-    (
-        "",
-        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\npriority = {}",
-        &["`priority` names nothing"],
-    ),
-    (
-        "[[source]]\nname = \"s\"\nprovider = \"stripe\"\nsecrets = [{ label = \"a\", value = \"file:/dev/zero\" }]",
-        "",
-        &["cannot read /dev/zero", "64KiB"],
-    ),
-];
-
-#[test]
-fn single_mistakes_name_place_and_remedy() {
-    for (source, handler, expected) in MISTAKES {
-        let text = errors(&with(source, handler));
-        for part in expected {
-            assert!(
-                text.contains(part),
-                "{source}{handler}\n-> {text}\nlacks {part}"
-            );
-        }
-    }
 }
 
 #[test]

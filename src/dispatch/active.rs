@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-use crate::domain::{EffectKey, Routes};
-use crate::provider::{Provider, Source};
+use crate::domain::{EffectKey, OnUnknown, Routes};
+use crate::provider::Source;
 use crate::store::delivery::{Lease, LeasedEvent};
 use crate::store::registry::SqlFunction;
 use crate::store::{Store, StoreError};
 
-use super::HandlerSpec;
+use super::{Calls, External, HandlerSpec};
 
 /// A handler with what was found out about it at start.
 #[derive(Debug)]
@@ -20,8 +21,35 @@ pub(crate) struct ActiveHandler {
     pub(crate) spec: HandlerSpec,
     /// The checked function of a `sql` handler.
     pub(crate) sql: Option<SqlFunction>,
-    /// Signs the requests of an `http` handler.
-    pub(crate) signer: Option<Arc<dyn Provider>>,
+    /// What makes the calls of an `http` or `external` handler.
+    pub(crate) outside: Option<Outside>,
+}
+
+impl ActiveHandler {
+    /// How long a call may be under way from its claim on; `None` where nothing leaves the database.
+    pub(crate) fn in_flight(&self) -> Option<Duration> {
+        self.outside.as_ref().map(|_| self.spec.lease)
+    }
+
+    pub(crate) fn on_unknown(&self) -> OnUnknown {
+        self.spec.kind.on_unknown()
+    }
+}
+
+/// What makes calls.
+#[derive(Clone)]
+pub(crate) enum Outside {
+    Http(Arc<Calls>),
+    Code(Arc<dyn External>),
+}
+
+impl std::fmt::Debug for Outside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Http(_) => "Http",
+            Self::Code(_) => "Code",
+        })
+    }
 }
 
 /// One consistent set.

@@ -15,10 +15,9 @@ use crate::store::{Store, StoreError, Wake, flow};
 use crate::telemetry;
 
 use super::flow::Room;
-use super::handler::HandlerKind;
 use super::running::Running;
 use super::work::Back;
-use super::{Active, ActiveHandler, Context, DispatchConfig, work};
+use super::{Active, ActiveHandler, Context, DispatchConfig, call, work};
 
 /// Batches of one transactional handler in flight per node, so that a slow one leaves
 /// connections to the others.
@@ -232,6 +231,7 @@ fn quotas(
             waiting: running.waiting(handler),
             draw: rand::random(),
             lease: handler.spec.lease,
+            in_flight: handler.in_flight(),
             cap: handler.spec.cap,
         });
     }
@@ -254,7 +254,7 @@ fn in_turn(active: &Active) -> Vec<&Arc<ActiveHandler>> {
 }
 
 fn is_transactional(handler: &ActiveHandler) -> bool {
-    !matches!(handler.spec.kind, HandlerKind::Http(_))
+    handler.outside.is_none()
 }
 
 /// What a claim has left over.
@@ -398,6 +398,7 @@ async fn claim_suspect(
             waiting: [true; 3],
             draw: 0.5,
             lease: h.spec.lease,
+            in_flight: h.in_flight(),
             cap: h.spec.cap,
         })
         .collect();
@@ -459,10 +460,10 @@ pub(crate) async fn start(
         running.spawn(handler.id, task);
         return;
     }
-    for call in work::prepare_calls(context, handler, leases, claimed_at, alone).await {
+    for ready in call::prepare(context, handler, leases, claimed_at, alone).await {
         running.spawn(
             handler.id,
-            work::call(context.clone(), Arc::clone(handler), call),
+            call::run(context.clone(), Arc::clone(handler), ready),
         );
     }
 }

@@ -5,18 +5,21 @@
 //!  ├ flow                 what is paused, what fails, how many repetitions
 //!  ├ work::transactional  sql, function: many per transaction
 //!  │  └ settle::begin      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
-//!  └ work::call           http: send, then settle
-//! reap::run             expired leases: suspects, poison
+//!  └ call::run            http, external: call, then settle
+//! reap::run             expired leases: suspects, poison, calls whose result is unknown
+//! reconcile::run        uncertain deliveries: late answers, probes, a person's task
 //! ```
 //!
 //! Every write proves its lease token; the database's clock alone decides when a lease ends.
 
 mod active;
+mod call;
 pub(crate) mod claim;
 pub(crate) mod flow;
 pub mod handler;
 mod newer;
 pub(crate) mod reap;
+pub(crate) mod reconcile;
 pub(crate) mod running;
 mod settle;
 mod work;
@@ -29,13 +32,13 @@ use tokio::task::JoinHandle;
 
 use crate::store::{Store, Wake};
 
-pub(crate) use active::{Active, ActiveHandler, Registry};
+pub(crate) use active::{Active, ActiveHandler, Outside, Registry};
 pub(crate) use flow::Flow;
 pub use flow::{BreakerPolicy, BreakerState};
-pub(crate) use handler::http::client as http_client;
+pub(crate) use handler::http::{Calls, client as http_client};
 pub use handler::{
-    Answer, Delivered, Emit, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget,
-    RETRY_SHARE, Work,
+    Answer, Delivered, Emit, External, Function, HandlerError, HandlerKind, HandlerSpec, HttpProbe,
+    HttpTarget, HttpUnknown, RETRY_SHARE, Work,
 };
 
 /// Settings of a node's dispatcher.
@@ -64,7 +67,6 @@ impl Default for DispatchConfig {
 pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) http: reqwest::Client,
     pub(crate) flow: Arc<Flow>,
     pub(crate) stopping: watch::Receiver<bool>,
     /// Told when a handler may have emitted something.
@@ -83,15 +85,15 @@ pub(crate) struct Dispatcher {
     stop: watch::Sender<bool>,
     claims: JoinHandle<()>,
     reaper: JoinHandle<()>,
+    reconciler: JoinHandle<()>,
     grace: Duration,
 }
 
 impl Dispatcher {
-    /// Starts the claim loop and the reaper.
+    /// Starts the claim loop, the reaper and what looks after uncertain deliveries.
     pub(crate) fn start(
         store: Store,
         registry: Arc<Registry>,
-        http: reqwest::Client,
         flow: Arc<Flow>,
         config: DispatchConfig,
         wake: Arc<Wake>,
@@ -101,7 +103,6 @@ impl Dispatcher {
         let context = Context {
             store,
             registry,
-            http,
             flow,
             stopping,
             emitted,
@@ -109,18 +110,21 @@ impl Dispatcher {
         Self {
             stop,
             claims: tokio::spawn(claim::run(context.clone(), config, wake)),
-            reaper: tokio::spawn(reap::run(context)),
+            reaper: tokio::spawn(reap::run(context.clone())),
+            reconciler: tokio::spawn(reconcile::run(context)),
             grace: config.grace,
         }
     }
 
     /// Stops claiming, gives unstarted leases back, waits for running handlers up to the grace
-    /// time. What runs longer is abandoned: its transaction rolls back, and a lease of a call
-    /// passes to another node when it ends.
+    /// time. What runs longer is abandoned: its transaction rolls back, and a call counts as lost when
+    /// its lease ends.
     pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
         tracing::info!("nothing more is claimed; running handlers may end");
         self.reaper.abort();
+        // A question that is under way is asked again by another node.
+        self.reconciler.abort();
         let claims = self.claims.abort_handle();
         if tokio::time::timeout(self.grace, self.claims).await.is_err() {
             tracing::warn!("handlers were still running at the end of the grace time");

@@ -8,10 +8,11 @@ use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
 use crate::domain::{Verdict, Version, VersionBy};
+use crate::store::StoreError;
 use crate::store::delivery::Lease;
-use crate::store::handling::{self, Payload};
+use crate::store::handling;
+use crate::store::latest::{self, Applied};
 use crate::store::transaction::Transaction;
-use crate::store::{StoreError, latest};
 
 use super::{ActiveHandler, Context};
 
@@ -21,6 +22,16 @@ pub(super) struct Versioned<'l> {
     pub(super) event_id: Uuid,
     pub(super) entity: &'l str,
     pub(super) version: Version,
+}
+
+impl Versioned<'_> {
+    pub(super) fn applied(&self) -> Applied {
+        Applied {
+            entity: self.entity.to_owned(),
+            version: self.version.as_str().to_owned(),
+            event_id: self.event_id,
+        }
+    }
 }
 
 /// What the guard makes of one lease of a batch.
@@ -52,7 +63,14 @@ pub(super) async fn guard<'l>(
     };
     let versions: Vec<Option<Versioned<'l>>> = leases
         .iter()
-        .map(|lease| versioned(by, lease, payloads.get(&lease.event_id)))
+        .map(|lease| {
+            let payload = payloads.get(&lease.event_id);
+            versioned(
+                by,
+                lease,
+                payload.map(|p| p.body.as_slice()).unwrap_or_default(),
+            )
+        })
         .collect();
     let entities: Vec<&str> = versions.iter().flatten().map(|v| v.entity).collect();
     if entities.is_empty() {
@@ -85,12 +103,12 @@ pub(super) async fn guard_call<'l>(
     context: &Context,
     handler: &ActiveHandler,
     lease: &'l Lease,
-    payload: &Payload,
+    body: &[u8],
 ) -> Result<Guarded<'l>, StoreError> {
     let Some(by) = &handler.spec.apply_if_newer else {
         return Ok(Guarded::Run(None));
     };
-    let Some(this) = versioned(by, lease, Some(payload)) else {
+    let Some(this) = versioned(by, lease, body) else {
         return Ok(Guarded::Run(None));
     };
     let connection = context.store.dispatch().await?;
@@ -101,13 +119,22 @@ pub(super) async fn guard_call<'l>(
     })
 }
 
-fn versioned<'l>(
-    by: &VersionBy,
-    lease: &'l Lease,
-    payload: Option<&Payload>,
-) -> Option<Versioned<'l>> {
+/// Keeps that a call was applied to its object, of which that became known later.
+pub(super) async fn keep_applied(
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    lease: &Lease,
+    body: &[u8],
+) -> Result<(), StoreError> {
+    let Some(by) = &handler.spec.apply_if_newer else {
+        return Ok(());
+    };
+    let applied = versioned(by, lease, body).map(|this| this.applied());
+    latest::apply(transaction, handler.id, applied.as_slice(), &by.to_string()).await
+}
+
+fn versioned<'l>(by: &VersionBy, lease: &'l Lease, body: &[u8]) -> Option<Versioned<'l>> {
     let event = lease.event.as_ref()?;
-    let body = payload.map(|p| p.body.as_slice()).unwrap_or_default();
     Some(Versioned {
         event_id: lease.event_id,
         entity: event.entity.as_deref()?,

@@ -5,11 +5,12 @@ use std::time::Duration;
 use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
+use crate::store::uncertain;
 use crate::store::{Store, StoreError};
 use crate::store::{lanes, locked};
 use crate::telemetry;
 
-use super::{Active, Context};
+use super::{Active, Context, settle};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const BATCH: usize = 200;
@@ -79,8 +80,9 @@ fn is_the_rows_own(error: &StoreError) -> bool {
     })
 }
 
-/// Writes what a lost lease makes of a delivery: a suspect, or poison after too many losses while
-/// it ran alone. The caller's transaction holds the row's lock.
+/// Writes what a lost lease makes of a delivery: uncertain where a call may have been made that must not
+/// be repeated; else a suspect, or poison after too many losses while it ran alone. The caller's
+/// transaction holds the row's lock.
 pub(super) async fn lost(
     transaction: &Transaction<'_>,
     active: &Active,
@@ -94,7 +96,7 @@ pub(super) async fn lost(
     if locked::has_outcome(transaction, lease).await? {
         return delivery::remove(transaction, &[lease]).await;
     }
-    let attempt = NewAttempt {
+    let mut attempt = NewAttempt {
         event_id: lease.event_id,
         handler_id: lease.handler_id,
         run: lease.run,
@@ -109,13 +111,23 @@ pub(super) async fn lost(
         age: held,
         correlation_id: lease.correlation_id(),
     };
-    delivery::record_attempts(transaction, &[attempt]).await?;
-    match next(
+    let transition = next(
         lease.progress,
         &Verdict::Lost { alone },
         &handler.spec.policy,
+        handler.on_unknown(),
         0.0,
-    ) {
+    );
+    if let Transition::Uncertain { losses_alone } = transition {
+        attempt.error.push_str(", and its call may have been made");
+        let first = settle::first_probe(handler);
+        let left = settle::left_lane(handler, lease);
+        uncertain::begin(transaction, &attempt, losses_alone, first, left).await?;
+        settle::uncertain_now(handler, &attempt);
+        return Ok(());
+    }
+    delivery::record_attempts(transaction, &[attempt]).await?;
+    match transition {
         Transition::Finish {
             ending,
             reason,
@@ -159,7 +171,9 @@ pub(super) async fn lost(
             delivery::hold(transaction, &[held]).await?;
             telemetry::held(&handler.spec.name);
         }
-        Transition::RetryLater { .. } | Transition::Postpone { .. } => {}
+        Transition::Uncertain { .. }
+        | Transition::RetryLater { .. }
+        | Transition::Postpone { .. } => {}
     }
     Ok(())
 }

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::domain::{DecidedBy, Ending, Progress, Transition, Verdict, delivery::next};
+use crate::domain::{
+    DecidedBy, Ending, OnUncertain, OnUnknown, Progress, Transition, Verdict, delivery::next,
+};
 use crate::store::StoreError;
 use crate::store::connection::Connection;
 use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt, PutBack};
 use crate::store::latest::{self, Applied};
 use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
+use crate::store::uncertain::{self, LateAnswer};
 use crate::telemetry;
 
 use super::ActiveHandler;
@@ -25,9 +28,40 @@ pub(super) struct Transitions {
     read_from: String,
     held: Vec<Held>,
     attempts: Vec<NewAttempt>,
+    /// A call whose result is not known.
+    unsure: Option<Unsure>,
     /// An answer after the lease was lost.
-    evidence: Option<NewAttempt>,
+    evidence: Option<LateAnswer>,
 }
+
+/// A delivery that becomes uncertain.
+#[derive(Debug)]
+struct Unsure {
+    attempt: NewAttempt,
+    losses_alone: i16,
+    first_probe: Option<Duration>,
+    /// The lane that it leaves.
+    left_lane: Option<String>,
+}
+
+/// When the receiver of a call with an unknown result is asked first; `None`: it is not.
+pub(super) fn first_probe(handler: &ActiveHandler) -> Option<Duration> {
+    match handler.on_unknown() {
+        OnUnknown::Probe => Some(handler.spec.probes.first()),
+        OnUnknown::Hold | OnUnknown::Retry => None,
+    }
+}
+
+/// The lane that a delivery leaves when it becomes uncertain; `None`: it stays where it is.
+pub(super) fn left_lane<'l>(handler: &ActiveHandler, lease: &'l Lease) -> Option<&'l str> {
+    match handler.spec.policy.on_uncertain {
+        OnUncertain::Wait => None,
+        OnUncertain::Skip => lease.lane.as_deref(),
+    }
+}
+
+/// What evidence begins with; the answer follows.
+pub(super) const LATE: &str = "answer after the lease was lost: ";
 
 impl Transitions {
     /// Decides what a verdict makes of a lease.
@@ -44,24 +78,42 @@ impl Transitions {
             since_not_yet: lease.progress.since_not_yet + began.elapsed(),
             ..lease.progress
         };
-        let transition = next(progress, verdict, &handler.spec.policy, rand::random());
-        let (kind, error) = match verdict {
-            Verdict::Retry { error, .. } => ("retry", Some(error)),
-            Verdict::NotYet { reason, .. } => ("not_yet", Some(reason)),
-            Verdict::Permanent { error } => ("permanent", Some(error)),
-            _ => ("", None),
+        let transition = next(
+            progress,
+            verdict,
+            &handler.spec.policy,
+            handler.on_unknown(),
+            rand::random(),
+        );
+        let recorded = |verdict, error: &str| NewAttempt {
+            event_id: lease.event_id,
+            handler_id: lease.handler_id,
+            run: lease.run,
+            token: lease.token,
+            verdict,
+            error: error.to_owned(),
+            age: began.elapsed(),
+            correlation_id: lease.correlation_id(),
         };
-        if let Some(error) = error {
-            self.attempts.push(NewAttempt {
-                event_id: lease.event_id,
-                handler_id: lease.handler_id,
-                run: lease.run,
-                token: lease.token,
-                verdict: kind,
-                error: error.clone(),
-                age: began.elapsed(),
-                correlation_id: lease.correlation_id(),
-            });
+        match (verdict, &transition) {
+            (Verdict::Unknown { error, .. }, Transition::Uncertain { losses_alone }) => {
+                self.unsure = Some(Unsure {
+                    attempt: recorded("unknown", error),
+                    losses_alone: *losses_alone,
+                    first_probe: first_probe(handler),
+                    left_lane: left_lane(handler, lease).map(str::to_owned),
+                });
+            }
+            (Verdict::Retry { error, .. } | Verdict::Unknown { error, .. }, _) => {
+                self.attempts.push(recorded("retry", error));
+            }
+            (Verdict::NotYet { reason, .. }, _) => {
+                self.attempts.push(recorded("not_yet", reason));
+            }
+            (Verdict::Permanent { error }, _) => {
+                self.attempts.push(recorded("permanent", error));
+            }
+            _ => {}
         }
         match transition {
             Transition::Finish {
@@ -101,30 +153,43 @@ impl Transitions {
                 delay,
                 lane: lease.lane.clone(),
             }),
-            // Only the reaper and `lost` make suspects, in transactions of their own.
-            Transition::Suspect { .. } => {}
+            // Written above. Only the reaper and `lost` make suspects, in transactions of their own.
+            Transition::Uncertain { .. } | Transition::Suspect { .. } => {}
         }
     }
 
     /// Keeps an answer that came after its lease was lost: the transition is refused, the
     /// evidence never is.
     pub(super) fn evidence(&mut self, lease: &Lease, verdict: &Verdict, began: Instant) {
-        let answer = match verdict {
-            Verdict::Done { .. } => "done".to_owned(),
-            Verdict::Failed { reason } | Verdict::Skip { reason } => reason.clone(),
-            Verdict::Retry { error, .. } | Verdict::Permanent { error } => error.clone(),
-            Verdict::NotYet { reason, .. } => format!("not yet: {reason}"),
+        let (text, answer) = match verdict {
+            Verdict::Done { .. } => ("done", Some(Ending::Succeeded)),
+            Verdict::Failed { reason } => (reason.as_str(), Some(Ending::Failed)),
+            Verdict::Skip { reason } => (reason.as_str(), Some(Ending::Skipped)),
+            Verdict::Permanent { error } => (error.as_str(), Some(Ending::Dead)),
+            // Of no more than this one try.
+            Verdict::Retry { error, .. }
+            | Verdict::NotYet { reason: error, .. }
+            | Verdict::Unknown { error, .. } => (error.as_str(), None),
             Verdict::Lost { .. } => return,
         };
-        self.evidence = Some(NewAttempt {
+        let attempt = NewAttempt {
             event_id: lease.event_id,
             handler_id: lease.handler_id,
             run: lease.run,
             token: lease.token,
             verdict: "evidence",
-            error: format!("answer after the lease was lost: {answer}"),
+            error: format!("{LATE}{text}"),
             age: began.elapsed(),
             correlation_id: lease.correlation_id(),
+        };
+        let resource = match verdict {
+            Verdict::Done { resource } => resource.clone(),
+            _ => None,
+        };
+        self.evidence = Some(LateAnswer {
+            attempt,
+            answer,
+            resource,
         });
     }
 
@@ -132,11 +197,7 @@ impl Transitions {
     pub(super) fn applied(&mut self, handler: &ActiveHandler, versioned: &Versioned<'_>) {
         if let Some(by) = &handler.spec.apply_if_newer {
             self.read_from = by.to_string();
-            self.applied.push(Applied {
-                entity: versioned.entity.to_owned(),
-                version: versioned.version.as_str().to_owned(),
-                event_id: versioned.event_id,
-            });
+            self.applied.push(versioned.applied());
         }
     }
 
@@ -146,10 +207,20 @@ impl Transitions {
         handler: &ActiveHandler,
         transaction: &Transaction<'_>,
     ) -> Result<(), StoreError> {
-        if let Some(attempt) = &self.evidence
-            && !delivery::record_evidence(transaction, attempt).await?
+        if let Some(late) = &self.evidence
+            && !keep(transaction, late).await?
         {
             self.evidence = None;
+        }
+        if let Some(unsure) = &self.unsure {
+            uncertain::begin(
+                transaction,
+                &unsure.attempt,
+                unsure.losses_alone,
+                unsure.first_probe,
+                unsure.left_lane.as_deref(),
+            )
+            .await?;
         }
         latest::apply(transaction, handler.id, &self.applied, &self.read_from).await?;
         delivery::record_attempts(transaction, &self.attempts).await?;
@@ -179,11 +250,15 @@ impl Transitions {
                 "held: its lane waits for a person"
             );
         }
-        if let Some(late) = &self.evidence {
+        if let Some(LateAnswer { attempt: late, .. }) = &self.evidence {
             tracing::warn!(
                 event.id = %late.event_id, correlation_id = %late.correlation_id, handler = %handler.spec.name, answer = %late.error,
                 "kept as evidence"
             );
+        }
+        if let Some(Unsure { attempt, .. }) = &self.unsure {
+            telemetry::attempt_failed(&handler.spec.name);
+            uncertain_now(handler, attempt);
         }
         for attempt in &self.attempts {
             telemetry::attempt_failed(&handler.spec.name);
@@ -193,6 +268,34 @@ impl Transitions {
             );
         }
     }
+}
+
+/// Keeps a late answer; if its delivery is uncertain, it is looked at again at once. The row is
+/// locked first, whoever's it is: what makes it uncertain either sees the answer or is seen here.
+async fn keep(transaction: &Transaction<'_>, late: &LateAnswer) -> Result<bool, StoreError> {
+    let attempt = &late.attempt;
+    uncertain::look(transaction, attempt.event_id, attempt.handler_id).await?;
+    let kept = uncertain::record_evidence(transaction, late).await?;
+    if kept && late.answer.is_some() {
+        uncertain::wake(transaction, attempt).await?;
+    }
+    Ok(kept)
+}
+
+/// Counts and logs that a delivery has become uncertain.
+pub(super) fn uncertain_now(handler: &ActiveHandler, attempt: &NewAttempt) {
+    telemetry::uncertain(&handler.spec.name);
+    if first_probe(handler).is_none() {
+        tracing::error!(
+            event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
+            "uncertain: the result of a call is not known, and a person must decide, see `oncehook resolve`"
+        );
+        return;
+    }
+    tracing::warn!(
+        event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,
+        "uncertain: the result of a call is not known, and it is not sent again"
+    );
 }
 
 /// Limits of a settle transaction, from the handler's time-out.

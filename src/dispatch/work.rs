@@ -1,4 +1,4 @@
-//! Claimed leases at work: batches of transactional handlers, single calls of `http` ones.
+//! Claimed leases at work: batches of transactional handlers; what calls have in common with them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,19 +8,14 @@ use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::flow;
-use crate::store::handling::{self, Payload};
 use crate::store::lanes;
-use crate::store::locked::{Locked, Plans};
+use crate::store::locked::Plans;
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
-use super::flow::{Begun, Tries};
-use super::handler::{HandlerKind, http, transactional as run};
-use super::newer::{self, Guarded, Versioned};
+use super::handler::transactional as run;
+use super::newer::{self, Guarded};
 use super::settle::{self, Transitions};
 use super::{ActiveHandler, Context, reap};
-
-/// A call that was not started this long after its claim is given back.
-const START_WITHIN: Duration = Duration::from_secs(1);
 
 /// Pause between tries to reach the database while leases are held.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -272,29 +267,15 @@ async fn record_all(
     verdict: &Verdict,
 ) {
     let began = Instant::now();
-    let decide = |locked: &Locked, transitions: &mut Transitions| {
-        for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
-            transitions.decide(handler, lease, verdict, began);
-        }
-    };
-    write_until(context, handler, leases, began + handler.spec.lease, decide).await;
-}
-
-/// Settles leases by what `decide` makes of them, trying until the given time.
-async fn write_until(
-    context: &Context,
-    handler: &ActiveHandler,
-    leases: &[Lease],
-    end: Instant,
-    decide: impl Fn(&Locked, &mut Transitions),
-) {
-    while Instant::now() < end {
+    while began.elapsed() < handler.spec.lease {
         let written: Result<(), StoreError> = async {
             let connection = context.store.dispatch().await?;
             let (transaction, locked) =
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
-            decide(&locked, &mut transitions);
+            for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
+                transitions.decide(handler, lease, verdict, began);
+            }
             let written = transitions.write(handler, &transaction).await;
             transaction.end(written).await?;
             transitions.report(handler);
@@ -304,13 +285,16 @@ async fn write_until(
         context.store.recheck_lanes(lanes::of(leases));
         match written {
             Ok(()) => return,
-            Err(error) => {
-                tracing::warn!(error = %error, handler = %handler.spec.name, "verdict not written yet");
-                context.store.made_missing_partitions(&error).await;
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(error) => not_written(context, handler, &error).await,
         }
     }
+}
+
+/// Another try is made.
+pub(super) async fn not_written(context: &Context, handler: &ActiveHandler, error: &StoreError) {
+    tracing::warn!(error = %error, handler = %handler.spec.name, "verdict not written yet");
+    context.store.made_missing_partitions(error).await;
+    tokio::time::sleep(PAUSE).await;
 }
 
 /// After a cut: waits for the old transaction to end, then tells what is done and what was lost.
@@ -375,7 +359,7 @@ pub(super) enum Back<'a> {
 }
 
 /// Gives unstarted leases back, due at once.
-async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
+pub(super) async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
     put_back(context, leases, Back::Ready, lease).await;
 }
 
@@ -400,142 +384,4 @@ pub(super) async fn put_back(context: &Context, leases: &[Lease], back: Back<'_>
             }
         }
     }
-}
-
-/// A lease of an `http` handler with what is sent.
-pub(super) struct Call {
-    lease: Lease,
-    payload: Option<Payload>,
-    begun: Begun,
-}
-
-/// Loads the payloads of claimed calls in one query. What cannot be started in time is given
-/// back, repetitions beyond their budget are put off.
-pub(super) async fn prepare_calls(
-    context: &Context,
-    handler: &Arc<ActiveHandler>,
-    leases: Vec<Lease>,
-    claimed_at: Instant,
-    alone: bool,
-) -> Vec<Call> {
-    let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
-    let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
-    put_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
-    let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
-    if leases.is_empty() {
-        return Vec::new();
-    }
-    let loaded = async {
-        context
-            .registry
-            .learn_names(&context.store, &leases)
-            .await?;
-        let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
-        let connection = context.store.dispatch().await?;
-        handling::payloads(&connection, &events).await
-    }
-    .await;
-    match loaded {
-        Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
-            .into_iter()
-            .zip(begun)
-            .map(|(lease, begun)| {
-                let payload = payloads.remove(&lease.event_id);
-                Call {
-                    lease,
-                    payload,
-                    begun,
-                }
-            })
-            .collect(),
-        Ok(_) => {
-            give_back(context, &leases, handler.spec.lease).await;
-            Vec::new()
-        }
-        Err(error) => {
-            tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
-            give_back(context, &leases, handler.spec.lease).await;
-            Vec::new()
-        }
-    }
-}
-
-/// Sends one call and settles it. No transaction is open while it is on its way.
-pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Call) {
-    let began = Instant::now();
-    let Call {
-        lease,
-        payload,
-        begun,
-    } = call;
-    let HandlerKind::Http(target) = &handler.spec.kind else {
-        return;
-    };
-    let mut versioned = None;
-    let verdict = match (&lease.event, payload) {
-        (Some(event), Some(payload)) => match context.registry.identify(&lease, event, &handler) {
-            Some((source, effect_key)) => {
-                match newer::guard_call(&context, &handler, &lease, &payload).await {
-                    Ok(Guarded::Run(found)) => versioned = found,
-                    Ok(Guarded::Stale(verdict)) => {
-                        return settle_call(&context, &handler, &lease, &verdict, None, began)
-                            .await;
-                    }
-                    Ok(Guarded::Later) => {}
-                    Err(error) => {
-                        tracing::warn!(error = %error, handler = %handler.spec.name, "not compared with what was applied; the lease is given back");
-                        return give_back(&context, &[lease], handler.spec.lease).await;
-                    }
-                }
-                let delivered = http::Outgoing {
-                    source: &source,
-                    event,
-                    lease: &lease,
-                    payload: &payload,
-                    effect_key: &effect_key,
-                };
-                let sent = http::send(&context.http, &handler, target, &delivered).await;
-                // At once: the claims that come next must not wait for the settle.
-                if let Some(works) = sent.works {
-                    begun.ended(works);
-                }
-                sent.verdict
-            }
-            None => Verdict::source_unknown(),
-        },
-        _ => Verdict::payload_expired(),
-    };
-    settle_call(
-        &context,
-        &handler,
-        &lease,
-        &verdict,
-        versioned.as_ref(),
-        began,
-    )
-    .await;
-}
-
-/// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence.
-async fn settle_call(
-    context: &Context,
-    handler: &ActiveHandler,
-    lease: &Lease,
-    verdict: &Verdict,
-    versioned: Option<&Versioned<'_>>,
-    began: Instant,
-) {
-    let leases = std::slice::from_ref(lease);
-    let decide = |locked: &Locked, transitions: &mut Transitions| {
-        if !locked.ours.is_empty() {
-            if let (Verdict::Done { .. }, Some(versioned)) = (verdict, versioned) {
-                transitions.applied(handler, versioned);
-            }
-            transitions.decide(handler, lease, verdict, began);
-        } else if locked.finished.is_empty() {
-            transitions.evidence(lease, verdict, began);
-        }
-    };
-    let end = began + handler.spec.lease + handler.spec.timeout;
-    write_until(context, handler, leases, end, decide).await;
 }

@@ -6,13 +6,14 @@
 //!     ^                 |   retry: later, attempt + 1           ^
 //!     |                 |   lost lease: suspect                 |
 //!     +-----------------+   budget spent, permanent, poison ----+ (dead)
-//!                                 |
-//!                                 +--> held, where the lane waits for its dead head
+//!                       |         |
+//!                       |         +--> held, where the lane waits for its dead head
+//!                       +-- a call was perhaps made: uncertain, see `domain::uncertain`
 //! ```
 
 use std::time::Duration;
 
-use super::{Ending, OnDead, RetryPolicy};
+use super::{Ending, OnDead, OnUncertain, OnUnknown, RetryPolicy};
 
 /// Where a delivery stands when its try has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Policy {
     pub crashes: i16,
     /// What its lane does then.
     pub on_dead: OnDead,
+    /// What its lane does while the result of a call is not known.
+    pub on_uncertain: OnUncertain,
 }
 
 impl Default for Policy {
@@ -57,6 +60,7 @@ impl Default for Policy {
             },
             crashes: 3,
             on_dead: OnDead::default(),
+            on_uncertain: OnUncertain::default(),
         }
     }
 }
@@ -98,7 +102,15 @@ pub enum Verdict {
         /// What went wrong, already free of payload and secrets.
         error: String,
     },
-    /// The lease ended without an answer: a crash, or the connection was lost.
+    /// A call was made, or perhaps made, and its result is not known.
+    Unknown {
+        /// The receiver's wish, honoured as in `Retry` where the call is sent again.
+        after: Option<Duration>,
+        /// What was seen, already free of payload and secrets.
+        error: String,
+    },
+    /// The lease ended without an answer: a crash, or the connection was lost. A call may have been
+    /// made.
     Lost {
         /// Whether it was the only delivery executing in its process.
         alone: bool,
@@ -144,6 +156,11 @@ pub enum Transition {
         /// Delay from now on the database's clock.
         delay: Duration,
     },
+    /// Nothing is sent again until the result is known.
+    Uncertain {
+        /// Losses alone from now on.
+        losses_alone: i16,
+    },
     /// Ready at once, to be claimed alone from now on.
     Suspect {
         /// Losses alone from now on.
@@ -157,7 +174,16 @@ pub enum Transition {
 }
 
 /// Decides the transition. Pure: `jitter` is uniform in `0.0..1.0`.
-pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64) -> Transition {
+///
+/// `on_unknown` is [`OnUnknown::Retry`] for handlers that make no call: what they did in a
+/// transaction that is lost was rolled back.
+pub fn next(
+    progress: Progress,
+    verdict: &Verdict,
+    policy: &Policy,
+    on_unknown: OnUnknown,
+    jitter: f64,
+) -> Transition {
     let finish = |ending, reason: Option<&str>| Transition::Finish {
         ending,
         reason: reason.map(str::to_owned),
@@ -179,7 +205,10 @@ pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64)
         Verdict::Failed { reason } => finish(Ending::Failed, Some(reason)),
         Verdict::Skip { reason } => finish(Ending::Skipped, Some(reason)),
         Verdict::Permanent { error } => dead(format!("permanent error: {error}")),
-        Verdict::Retry { after, error } => {
+        Verdict::Unknown { .. } if on_unknown != OnUnknown::Retry => Transition::Uncertain {
+            losses_alone: progress.losses_alone,
+        },
+        Verdict::Retry { after, error } | Verdict::Unknown { after, error } => {
             let failures = progress.failures.saturating_add(1);
             match policy
                 .retry
@@ -200,8 +229,11 @@ pub fn next(progress: Progress, verdict: &Verdict, policy: &Policy, jitter: f64)
             }
         }
         Verdict::Lost { alone } => {
-            let losses_alone = progress.losses_alone + i16::from(*alone);
-            if losses_alone >= policy.crashes {
+            let losses_alone = progress.losses_alone.saturating_add(i16::from(*alone));
+            if on_unknown != OnUnknown::Retry {
+                // Not even poison is dead while its call may be out.
+                Transition::Uncertain { losses_alone }
+            } else if losses_alone >= policy.crashes {
                 dead(format!(
                     "poison: its process was lost {losses_alone} times while it ran alone"
                 ))
@@ -237,6 +269,7 @@ mod tests {
                 progress,
                 &Verdict::Lost { alone: false },
                 &Policy::default(),
+                OnUnknown::Retry,
                 0.5,
             ) {
                 Transition::Suspect { losses_alone } => progress.losses_alone = losses_alone,
@@ -257,6 +290,7 @@ mod tests {
                 progress,
                 &Verdict::Lost { alone: true },
                 &Policy::default(),
+                OnUnknown::Retry,
                 0.5,
             );
             assert_eq!(
@@ -272,6 +306,7 @@ mod tests {
                 progress,
                 &Verdict::Lost { alone: true },
                 &Policy::default(),
+                OnUnknown::Retry,
                 0.5
             ),
             Transition::Finish {
@@ -290,7 +325,7 @@ mod tests {
             let progress = Progress { failures, since_first: Duration::from_hours(hours), ..fresh() };
             let verdict = Verdict::Retry { after: None, error: "x".into() };
             let dead = matches!(
-                next(progress, &verdict, &Policy::default(), jitter),
+                next(progress, &verdict, &Policy::default(), OnUnknown::Retry, jitter),
                 Transition::Finish { ending: Ending::Dead, .. }
             );
             prop_assert_eq!(dead, hours >= 72 && failures + 1 >= 12);
@@ -302,7 +337,7 @@ mod tests {
         fn a_life_of_tries_ends_as_the_reference_says(
             tries in prop::collection::vec((any_verdict(), 0_u64..20), 1..60),
             hours in 0_u64..100, crashes in 1_i16..6, jitter in 0.0_f64..1.0,
-            laned in any::<bool>(), strict in any::<bool>(),
+            laned in any::<bool>(), strict in any::<bool>(), on_unknown in any_on_unknown(),
         ) {
             let policy = Policy {
                 retry: RetryPolicy { span: Duration::from_hours(hours), ..RetryPolicy::default() },
@@ -312,6 +347,7 @@ mod tests {
                 },
                 crashes,
                 on_dead: if strict { OnDead::Hold } else { OnDead::Skip },
+                on_uncertain: OnUncertain::default(),
             };
             let mut row = Progress { laned, ..fresh() };
             let mut ended = None;
@@ -321,13 +357,14 @@ mod tests {
                 if row.not_yet > 0 {
                     row.since_not_yet += Duration::from_hours(*took);
                 }
-                match next(row, verdict, &policy, jitter) {
+                match next(row, verdict, &policy, on_unknown, jitter) {
                     Transition::Finish { ending, .. } => {
-                        ended = Some((n, ending));
+                        ended = Some((n, End::Outcome(ending)));
                         break;
                     }
                     Transition::RetryLater { .. } => {
-                        prop_assert!(matches!(verdict, Verdict::Retry { .. }), "{:?}", verdict);
+                        let sent_again = matches!(verdict, Verdict::Unknown { .. }) && on_unknown == OnUnknown::Retry;
+                        prop_assert!(sent_again || matches!(verdict, Verdict::Retry { .. }), "{:?}", verdict);
                         row.failures += 1;
                         row.suspect = false;
                     }
@@ -338,20 +375,42 @@ mod tests {
                     }
                     Transition::Suspect { losses_alone } => {
                         prop_assert!(matches!(verdict, Verdict::Lost { .. }), "{:?}", verdict);
+                        prop_assert_eq!(on_unknown, OnUnknown::Retry);
                         row.suspect = true;
                         row.losses_alone = losses_alone;
                     }
                     Transition::Hold { .. } => {
-                        held = Some((n, Ending::Dead));
+                        held = Some((n, End::Outcome(Ending::Dead)));
+                        break;
+                    }
+                    Transition::Uncertain { losses_alone } => {
+                        let alone = tries[..=n].iter().filter(|(v, _)| matches!(v, Verdict::Lost { alone: true })).count();
+                        prop_assert_eq!(usize::try_from(losses_alone).unwrap(), alone);
+                        ended = Some((n, End::Uncertain));
                         break;
                     }
                 }
             }
             // A strict lane holds exactly what would be dead elsewhere.
-            let expected = reference_end(&tries, hours, crashes);
-            let holds = laned && strict && expected.is_some_and(|(_, end)| end == Ending::Dead);
-            prop_assert_eq!((ended, held), if holds { (None, expected) } else { (expected, None) });
+            let expected = reference_end(&tries, hours, crashes, on_unknown);
+            let dead = expected.is_some_and(|(_, end)| end == End::Outcome(Ending::Dead));
+            prop_assert_eq!((ended, held), if laned && strict && dead { (None, expected) } else { (expected, None) });
         }
+    }
+
+    /// Where a life of tries stops.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum End {
+        Outcome(Ending),
+        Uncertain,
+    }
+
+    fn any_on_unknown() -> impl Strategy<Value = OnUnknown> {
+        prop_oneof![
+            Just(OnUnknown::Retry),
+            Just(OnUnknown::Probe),
+            Just(OnUnknown::Hold)
+        ]
     }
 
     fn any_verdict() -> impl Strategy<Value = Verdict> {
@@ -367,23 +426,35 @@ mod tests {
             20 => (prop::option::of(0_u64..9_999), text()).prop_map(|(after, reason)| Verdict::NotYet {
                 after: after.map(Duration::from_secs), reason
             }),
+            2 => text().prop_map(|error| Verdict::Unknown { after: None, error }),
             6 => any::<bool>().prop_map(|alone| Verdict::Lost { alone }),
         ]
     }
 
     /// Which try ends the delivery, and how: counts over the tries so far, no state.
-    fn reference_end(tries: &[(Verdict, u64)], span: u64, crashes: i16) -> Option<(usize, Ending)> {
+    fn reference_end(
+        tries: &[(Verdict, u64)],
+        span: u64,
+        crashes: i16,
+        on_unknown: OnUnknown,
+    ) -> Option<(usize, End)> {
         (0..tries.len()).find_map(|n| {
             let so_far = &tries[..=n];
             let count = |what: fn(&Verdict) -> bool| so_far.iter().filter(|(v, _)| what(v)).count();
             let hours: u64 = so_far.iter().map(|(_, took)| took).sum();
             let ending = match &tries[n].0 {
+                Verdict::Unknown { .. } | Verdict::Lost { .. }
+                    if on_unknown != OnUnknown::Retry =>
+                {
+                    return Some((n, End::Uncertain));
+                }
                 Verdict::Done { .. } => Some(Ending::Succeeded),
                 Verdict::Failed { .. } => Some(Ending::Failed),
                 Verdict::Skip { .. } => Some(Ending::Skipped),
                 Verdict::Permanent { .. } => Some(Ending::Dead),
-                Verdict::Retry { .. } => {
-                    let failed = count(|v| matches!(v, Verdict::Retry { .. }));
+                Verdict::Retry { .. } | Verdict::Unknown { .. } => {
+                    let failed =
+                        count(|v| matches!(v, Verdict::Retry { .. } | Verdict::Unknown { .. }));
                     (hours >= span && failed >= 12).then_some(Ending::Dead)
                 }
                 Verdict::NotYet { .. } => {
@@ -403,7 +474,7 @@ mod tests {
                     (alone >= usize::try_from(crashes).unwrap()).then_some(Ending::Dead)
                 }
             };
-            ending.map(|ending| (n, ending))
+            ending.map(|ending| (n, End::Outcome(ending)))
         })
     }
 }

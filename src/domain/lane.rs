@@ -127,6 +127,16 @@ pub enum OnDead {
     Hold,
 }
 
+/// What a lane does while the result of its first delivery's call is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUncertain {
+    /// It waits until the result is known.
+    #[default]
+    Wait,
+    /// The delivery leaves the lane; the next one runs.
+    Skip,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

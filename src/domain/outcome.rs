@@ -46,6 +46,8 @@ impl Ending {
 pub enum DecidedBy {
     /// The handler's own answer, or the engine on its behalf (budget, poison).
     Handler,
+    /// The receiver, asked about a call whose result was not known.
+    Probe,
     /// A person, with a reason in `audit`.
     Operator,
 }
@@ -55,6 +57,7 @@ impl DecidedBy {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Handler => "handler",
+            Self::Probe => "probe",
             Self::Operator => "operator",
         }
     }

@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
 use crate::dispatch::{
-    Active, ActiveHandler, BreakerState, DispatchConfig, Dispatcher, Flow, HandlerKind,
-    HandlerSpec, Registry, http_client,
+    Active, ActiveHandler, BreakerState, Calls, DispatchConfig, Dispatcher, Flow, HandlerKind,
+    HandlerSpec, Outside, Registry, http_client,
 };
 use crate::domain::{Digest, Reading, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
@@ -104,6 +104,8 @@ struct Probe {
 #[derive(Debug)]
 struct Inner {
     store: Store,
+    /// What `http` handlers call with.
+    http: reqwest::Client,
     registry: Arc<Registry>,
     flow: Arc<Flow>,
     wake: Arc<Wake>,
@@ -125,28 +127,24 @@ impl Engine {
         store.check_pooling().await?;
         store.make_partitions().await?;
         let registry = Arc::new(Registry::default());
-        registry.swap(activate(&store, config.sources, config.handlers).await?);
+        let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
+        registry.swap(activate(&store, &http, config.sources, config.handlers).await?);
 
         let stored = Arc::new(Notify::new());
         let wake = Arc::new(Wake::default());
         let emitted = Arc::new(Notify::new());
         let flow = Flow::new();
         let ingest = Ingest::start(store.clone(), config.ingest, Arc::clone(&stored));
-        let dispatcher = match config.dispatch {
-            Some(dispatch) => {
-                let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
-                Some(Dispatcher::start(
-                    store.clone(),
-                    Arc::clone(&registry),
-                    http,
-                    Arc::clone(&flow),
-                    dispatch,
-                    Arc::clone(&wake),
-                    Arc::clone(&emitted),
-                ))
-            }
-            None => None,
-        };
+        let dispatcher = config.dispatch.map(|dispatch| {
+            Dispatcher::start(
+                store.clone(),
+                Arc::clone(&registry),
+                Arc::clone(&flow),
+                dispatch,
+                Arc::clone(&wake),
+                Arc::clone(&emitted),
+            )
+        });
         let relayed = Arc::clone(&registry);
         let relay = relay::run(
             store.clone(),
@@ -165,6 +163,7 @@ impl Engine {
         ];
         Ok(Self(Arc::new(Inner {
             store,
+            http,
             registry,
             flow,
             wake,
@@ -187,7 +186,7 @@ impl Engine {
         sources: Vec<Source>,
         handlers: Vec<HandlerSpec>,
     ) -> Result<(), EngineError> {
-        let active = activate(&self.0.store, sources, handlers).await?;
+        let active = activate(&self.0.store, &self.0.http, sources, handlers).await?;
         let names = self.0.store.source_names().await?;
         self.0.registry.swap(active);
         self.0.registry.rename(names);
@@ -375,6 +374,7 @@ fn internals(active: &Active) -> Internals {
 /// Registers the names and finds out what is needed of each handler.
 async fn activate(
     store: &Store,
+    http: &reqwest::Client,
     sources: Vec<Source>,
     handlers: Vec<HandlerSpec>,
 ) -> Result<Active, EngineError> {
@@ -382,7 +382,7 @@ async fn activate(
     for spec in &handlers {
         functions.push(match &spec.kind {
             HandlerKind::Sql { call } => Some(store.sql_function(&spec.name, call).await?),
-            HandlerKind::Function(_) | HandlerKind::Http(_) => None,
+            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => None,
         });
     }
     let signer: Arc<dyn Provider> =
@@ -408,19 +408,14 @@ async fn activate(
         .collect();
     let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
 
-    let routes = Routes::new(
-        handlers
-            .iter()
-            .zip(&handler_ids)
-            .map(|(spec, row)| {
-                let taking = Taking {
-                    events: spec.events.clone(),
-                    priorities: spec.priorities.clone(),
-                    lane: spec.lane.clone(),
-                };
-                (row.id, taking)
-            }),
-    );
+    let routes = Routes::new(handlers.iter().zip(&handler_ids).map(|(spec, row)| {
+        let taking = Taking {
+            events: spec.events.clone(),
+            priorities: spec.priorities.clone(),
+            lane: spec.lane.clone(),
+        };
+        (row.id, taking)
+    }));
     let sources: HashMap<String, (i32, Arc<Source>)> = sources
         .into_iter()
         .zip(&source_ids)
@@ -431,13 +426,21 @@ async fn activate(
         .zip(handler_ids)
         .zip(functions)
         .map(|((spec, row), sql)| {
-            let signs = matches!(spec.kind, HandlerKind::Http(_));
+            let outside = match &spec.kind {
+                HandlerKind::Sql { .. } | HandlerKind::Function(_) => None,
+                HandlerKind::Http(target) => Some(Outside::Http(Arc::new(Calls::new(
+                    http.clone(),
+                    target.clone(),
+                    Arc::clone(&signer),
+                )))),
+                HandlerKind::External(code) => Some(Outside::Code(Arc::clone(code))),
+            };
             let handler = ActiveHandler {
                 id: row.id,
                 first_name: row.first_name,
                 spec,
                 sql,
-                signer: signs.then(|| Arc::clone(&signer)),
+                outside,
             };
             (handler.id, Arc::new(handler))
         })

@@ -57,14 +57,13 @@ impl Turns {
         handlers: Vec<HandlerSpec>,
     ) -> Result<Self, EngineError> {
         let registry = Arc::new(Registry::default());
-        registry.swap(activate(&store, sources, handlers).await?);
         let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
+        registry.swap(activate(&store, &http, sources, handlers).await?);
         let (stop, stopping) = watch::channel(false);
         Ok(Self {
             context: Context {
                 store,
                 registry,
-                http,
                 flow: Flow::new(),
                 stopping,
                 emitted: Arc::default(),
@@ -171,6 +170,7 @@ impl Turns {
             waiting: handler.spec.priorities.known(),
             draw: 0.5,
             lease: handler.spec.lease,
+            in_flight: handler.in_flight(),
             cap: handler.spec.cap,
         };
         Some((Arc::clone(handler), quota))

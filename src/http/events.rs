@@ -1,15 +1,16 @@
-//! What people ask of the API listener: lists, one event's timeline, its bytes, a replay.
+//! What people ask of the API listener: lists, one event's timeline, its bytes, a replay, a decision.
 //!
 //! A key goes into the path percent-encoded (`/` as `%2F`, `%` as `%25`). A `/` is also taken as
-//! it is, unless the key ends in `/raw` or `/replay`.
+//! it is, unless the key ends in `/raw`, `/replay` or `/resolve`.
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::EventKey;
 use crate::engine::Engine;
-use crate::store::{ReplayRequest, StoreError};
+use crate::store::{ReplayRequest, Resolution, ResolveRequest, StoreError};
 
 use super::body::{self, Budget};
 use super::filter;
@@ -39,6 +40,7 @@ pub(super) fn routes(config: &mut web::ServiceConfig) {
                 .default_service(web::to(only_get)),
         )
         .service(web::resource("/v1/events/{source}/{key:.+}/replay").to(replay))
+        .service(web::resource("/v1/events/{source}/{key:.+}/resolve").to(resolve))
         .service(
             web::resource("/v1/events/{source}/{key:.+}")
                 .route(web::get().to(timeline))
@@ -103,13 +105,88 @@ struct Replay {
     expected_run: Option<i16>,
 }
 
+/// A command of people: what it must hold beside its shape.
+trait Command: DeserializeOwned {
+    /// Its members, for who got them wrong.
+    const FORM: &'static str;
+    /// Texts that the database gets.
+    fn texts(&self) -> Vec<&str>;
+    fn reason(&self) -> &str;
+}
+
+impl Command for Replay {
+    const FORM: &'static str = "{\"handler\": text, \"reason\": text, \"force\": bool, \"expected_run\": number}, the last two may be left out";
+
+    fn texts(&self) -> Vec<&str> {
+        vec![&self.handler, &self.reason]
+    }
+
+    fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+/// A person's decision, as given.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resolve {
+    handler: String,
+    #[serde(rename = "as")]
+    resolution: Resolution,
+    reason: String,
+    #[serde(default)]
+    evidence: Option<String>,
+}
+
+impl Command for Resolve {
+    const FORM: &'static str = "{\"handler\": text, \"as\": \"succeeded\", \"failed\", \"retry\" or \"dead\", \"reason\": text, \"evidence\": text}, the last may be left out";
+
+    fn texts(&self) -> Vec<&str> {
+        let evidence = self.evidence.as_deref().unwrap_or_default();
+        vec![&self.handler, &self.reason, evidence]
+    }
+
+    fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+async fn resolve(
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+    mut payload: web::Payload,
+    engine: web::Data<Engine>,
+) -> HttpResponse {
+    let wanted: Resolve = match command(&request, &mut payload).await {
+        Ok(body) => match parse(&body) {
+            Ok(wanted) => wanted,
+            Err(problem) => return early::without_reading(problem.response(), payload),
+        },
+        Err(answer) => return early::without_reading(answer, payload),
+    };
+    let (source, key) = path.into_inner();
+    if !may_exist(&source, &key) {
+        return NO_EVENT.response();
+    }
+    let request = ResolveRequest {
+        source,
+        key,
+        handler: wanted.handler,
+        resolution: wanted.resolution,
+        reason: wanted.reason,
+        evidence: wanted.evidence,
+        actor: ACTOR.to_owned(),
+    };
+    answer(engine.store().resolve(&request).await)
+}
+
 async fn replay(
     request: HttpRequest,
     path: web::Path<(String, String)>,
     mut payload: web::Payload,
     engine: web::Data<Engine>,
 ) -> HttpResponse {
-    let wanted = match command(&request, &mut payload).await {
+    let wanted: Replay = match command(&request, &mut payload).await {
         Ok(body) => match parse(&body) {
             Ok(wanted) => wanted,
             Err(problem) => return early::without_reading(problem.response(), payload),
@@ -177,7 +254,7 @@ fn stopped_answer(cause: body::Cause) -> HttpResponse {
     }
 }
 
-fn parse(body: &[u8]) -> Result<Replay, Problem> {
+fn parse<T: Command>(body: &[u8]) -> Result<T, Problem> {
     let invalid = |detail: String| {
         Problem::with(
             StatusCode::BAD_REQUEST,
@@ -186,18 +263,15 @@ fn parse(body: &[u8]) -> Result<Replay, Problem> {
             detail,
         )
     };
-    let wanted: Replay = serde_json::from_slice(body).map_err(|error| {
-        invalid(format!(
-            "The body must be {{\"handler\": text, \"reason\": text, \"force\": bool, \"expected_run\": number}}, the last two may be left out: {error}."
-        ))
-    })?;
-    if wanted.reason.trim().is_empty() {
+    let wanted: T = serde_json::from_slice(body)
+        .map_err(|error| invalid(format!("The body must be {}: {error}.", T::FORM)))?;
+    if wanted.reason().trim().is_empty() {
         return Err(invalid(
-            "A replay needs a reason; it is kept in the audit.".to_owned(),
+            "A command needs a reason; it is kept in the audit.".to_owned(),
         ));
     }
-    if wanted.handler.contains('\0') || wanted.reason.contains('\0') {
-        return Err(invalid("Neither text may hold NUL.".to_owned()));
+    if wanted.texts().iter().any(|text| text.contains('\0')) {
+        return Err(invalid("No text may hold NUL.".to_owned()));
     }
     Ok(wanted)
 }
@@ -284,7 +358,7 @@ mod tests {
                 expected_run: Some(2),
             })
         );
-        let short = parse(br#"{"handler":"ledger","reason":"mended"}"#).unwrap();
+        let short: Replay = parse(br#"{"handler":"ledger","reason":"mended"}"#).unwrap();
         assert_eq!((short.force, short.expected_run), (false, None));
         for wrong in [
             &b""[..],
@@ -294,7 +368,36 @@ mod tests {
             br#"{"handler":"ledger","reason":"a\u0000b"}"#,
             br#"{"handler":"ledger","reason":"x","expected_run":70000}"#,
         ] {
-            assert!(parse(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+            let parsed = parse::<Replay>(wrong);
+            assert!(parsed.is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
+    }
+
+    #[test]
+    fn a_decision_is_one_of_four_and_has_a_reason() {
+        let full = br#"{"handler":"payout","as":"succeeded","reason":"seen","evidence":"po_1"}"#;
+        assert_eq!(
+            parse(full),
+            Ok(Resolve {
+                handler: "payout".into(),
+                resolution: Resolution::Succeeded,
+                reason: "seen".into(),
+                evidence: Some("po_1".into()),
+            })
+        );
+        for word in Resolution::ALL.map(Resolution::as_str) {
+            let body = format!(r#"{{"handler":"payout","as":"{word}","reason":"x"}}"#);
+            assert!(parse::<Resolve>(body.as_bytes()).is_ok(), "{word}");
+        }
+        for wrong in [
+            &br#"{"handler":"payout","as":"skipped","reason":"x"}"#[..],
+            br#"{"handler":"payout","reason":"x"}"#,
+            br#"{"handler":"payout","as":"dead","reason":""}"#,
+            br#"{"handler":"payout","as":"dead","reason":"x","evidence":"\u0000"}"#,
+            br#"{"handler":"payout","as":"dead","reason":"x","force":true}"#,
+        ] {
+            let parsed = parse::<Resolve>(wrong);
+            assert!(parsed.is_err(), "{}", String::from_utf8_lossy(wrong));
         }
     }
 

@@ -8,10 +8,11 @@ use crate::store::query::EventFilter;
 use super::problem::Problem;
 
 /// States an event can be asked for by.
-const STATES: [&str; 8] = [
+const STATES: [&str; 9] = [
     "unreadable",
     "ignored",
     "unrecognized",
+    "uncertain",
     "held",
     "pending",
     "dead",

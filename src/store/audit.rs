@@ -12,9 +12,9 @@ pub(crate) async fn record(
     action: &str,
     subject: &str,
     reason: Option<&str>,
+    before: Option<&serde_json::Value>,
     after: &serde_json::Value,
 ) -> Result<(), StoreError> {
-    let before: Option<serde_json::Value> = None;
     transaction
         .execute(
             INSERT,

@@ -14,11 +14,11 @@ use super::StoreError;
 use super::connection::Connection;
 use super::lanes;
 use super::transaction::{Transaction, expect_rows};
+use super::uncertain;
 
 const CLAIM: &str = include_str!("sql/delivery_claim.sql");
 const CLAIM_SUSPECT: &str = include_str!("sql/delivery_claim_suspect.sql");
 const SUSPECT_DUE: &str = include_str!("sql/delivery_suspect_due.sql");
-const LOCK_ANY: &str = include_str!("sql/delivery_lock_any.sql");
 const FINISH: &str = include_str!("sql/delivery_finish.sql");
 const HOLD: &str = include_str!("sql/delivery_hold.sql");
 const REMOVE: &str = include_str!("sql/delivery_remove.sql");
@@ -29,7 +29,6 @@ const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
 const STRAY: &str = include_str!("sql/delivery_stray.sql");
 const DEFER: &str = include_str!("sql/delivery_defer.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
-const EVIDENCE: &str = include_str!("sql/attempt_evidence.sql");
 const ATTEMPT: &str = include_str!("sql/attempt_insert.sql");
 
 /// A lease on one delivery, with what its handler needs to know.
@@ -88,11 +87,17 @@ pub(crate) struct Quota {
     /// Decides how the shares are rounded; uniform in `0.0..1.0`.
     pub(crate) draw: f64,
     pub(crate) lease: Duration,
+    /// How long a call may be under way; `None` where nothing leaves the database.
+    pub(crate) in_flight: Option<Duration>,
     /// Kept by [`super::cap`]; a plain claim does not look at it.
     pub(crate) cap: Cap,
 }
 
 impl Quota {
+    fn in_flight_s(&self) -> Option<f64> {
+        self.in_flight.map(|time| time.as_secs_f64())
+    }
+
     /// How many of each priority are asked for.
     pub(crate) fn shares(&self) -> ByPriority<u16> {
         flow::split(self.count, self.waiting, self.draw)
@@ -106,6 +111,7 @@ struct Shares {
     priorities: Vec<i16>,
     counts: Vec<i32>,
     leases: Vec<f64>,
+    in_flight: Vec<Option<f64>>,
 }
 
 impl Shares {
@@ -118,6 +124,7 @@ impl Shares {
                     shares.priorities.push(priority.number());
                     shares.counts.push(i32::from(count));
                     shares.leases.push(quota.lease.as_secs_f64());
+                    shares.in_flight.push(quota.in_flight_s());
                 }
             }
         }
@@ -194,9 +201,13 @@ pub(crate) async fn claim(
         priorities,
         counts,
         leases,
+        in_flight,
     } = Shares::of(quotas);
     let rows = connection
-        .query_by_index(CLAIM, &[&handlers, &priorities, &counts, &leases])
+        .query_by_index(
+            CLAIM,
+            &[&handlers, &priorities, &counts, &leases, &in_flight],
+        )
         .await?;
     claimed(&rows, quotas)
 }
@@ -211,9 +222,13 @@ pub(crate) async fn claim_within(
         priorities,
         counts,
         leases,
+        in_flight,
     } = Shares::of(quotas);
     let rows = transaction
-        .query(CLAIM, &[&handlers, &priorities, &counts, &leases])
+        .query(
+            CLAIM,
+            &[&handlers, &priorities, &counts, &leases, &in_flight],
+        )
         .await?;
     claimed(&rows, quotas)
 }
@@ -239,8 +254,9 @@ pub(crate) async fn claim_suspect(
 ) -> Result<Option<Lease>, StoreError> {
     let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
+    let in_flight: Vec<Option<f64>> = quotas.iter().map(Quota::in_flight_s).collect();
     let rows = connection
-        .query_alone(CLAIM_SUSPECT, &[&handlers, &leases])
+        .query_alone(CLAIM_SUSPECT, &[&handlers, &leases, &in_flight])
         .await?;
     Ok(rows.first().map(lease))
 }
@@ -252,8 +268,9 @@ pub(crate) async fn claim_suspect_within(
 ) -> Result<Vec<Lease>, StoreError> {
     let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
+    let in_flight: Vec<Option<f64>> = quotas.iter().map(Quota::in_flight_s).collect();
     let rows = transaction
-        .query(CLAIM_SUSPECT, &[&handlers, &leases])
+        .query(CLAIM_SUSPECT, &[&handlers, &leases, &in_flight])
         .await?;
     Ok(rows.iter().map(lease).collect())
 }
@@ -299,7 +316,7 @@ fn elapsed(row: &Row, column: &str) -> Duration {
     Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default()
 }
 
-fn lease(row: &Row) -> Lease {
+pub(super) fn lease(row: &Row) -> Lease {
     let key = row
         .get::<_, Option<String>>("key")
         .and_then(|key| EventKey::stored(key).ok());
@@ -340,10 +357,8 @@ pub(crate) async fn read_back(
     transaction: &Transaction<'_>,
     lease: &Lease,
 ) -> Result<ReadBack, StoreError> {
-    let rows = transaction
-        .query(LOCK_ANY, &[&lease.event_id, &lease.handler_id])
-        .await?;
-    let token: Option<Uuid> = rows.first().and_then(|row| row.get(0));
+    let live = uncertain::look(transaction, lease.event_id, lease.handler_id).await?;
+    let token = live.and_then(|live| live.lease_token);
     Ok(if token == Some(lease.token) {
         ReadBack::StillOurs
     } else {
@@ -557,26 +572,4 @@ pub(crate) async fn record_attempts(
         )
         .await?;
     Ok(())
-}
-
-/// Records an answer that came after its lease was lost; `false` when this very try was settled
-/// and only the word of its COMMIT was lost.
-pub(crate) async fn record_evidence(
-    transaction: &Transaction<'_>,
-    attempt: &NewAttempt,
-) -> Result<bool, StoreError> {
-    let recorded = transaction
-        .execute(
-            EVIDENCE,
-            &[
-                &attempt.event_id,
-                &attempt.handler_id,
-                &attempt.run,
-                &attempt.token,
-                &attempt.error,
-                &attempt.age.as_secs_f64(),
-            ],
-        )
-        .await?;
-    Ok(recorded == 1)
 }

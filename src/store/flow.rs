@@ -162,7 +162,7 @@ impl Store {
             }
             let action = format!("{word}.{}", if pause { "pause" } else { "resume" });
             let after = serde_json::json!({ "paused": pause });
-            audit::record(&transaction, actor, &action, name, reason, &after).await?;
+            audit::record(&transaction, actor, &action, name, reason, None, &after).await?;
             // Other nodes hear it with the commit; those that do not listen look at their next poll.
             transaction
                 .query("SELECT pg_notify('oncehook_flow', '')", &[])

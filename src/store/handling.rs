@@ -24,6 +24,18 @@ pub(crate) struct Payload {
     pub(crate) headers: Vec<u8>,
 }
 
+impl Payload {
+    /// The content type that the event came with.
+    pub(crate) fn content_type(&self) -> Option<String> {
+        let fields: Vec<(String, String)> =
+            serde_json::from_slice(&self.headers).unwrap_or_default();
+        fields
+            .into_iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case("content-type"))
+            .map(|(_, value)| value)
+    }
+}
+
 /// The answer of one `sql` handler call.
 #[derive(Debug, Clone)]
 pub(crate) struct SqlAnswer {

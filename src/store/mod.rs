@@ -26,12 +26,14 @@ pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;
 pub mod replay_many;
+mod resolve;
 pub mod sample;
 mod settings;
 mod signal;
 mod statement;
 mod tls;
 pub(crate) mod transaction;
+pub(crate) mod uncertain;
 pub mod verify;
 mod work;
 
@@ -42,6 +44,7 @@ use tokio::sync::OnceCell;
 
 pub use error::StoreError;
 pub use replay::ReplayRequest;
+pub use resolve::{Resolution, ResolveRequest};
 pub use settings::Settings;
 pub(crate) use signal::{Signal, Wake};
 pub use work::{Emit, Work};

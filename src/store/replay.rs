@@ -11,9 +11,11 @@ use super::lanes::LaneOf;
 use super::query::Replayed;
 use super::registry::Registered;
 use super::transaction::{Limits, Transaction};
+use super::uncertain::{self, Live};
 use super::{Store, StoreError, audit};
 
 const OPEN: &str = include_str!("sql/replay_open.sql");
+const HELD: &str = include_str!("sql/replay_held.sql");
 const LAST: &str = include_str!("sql/replay_last.sql");
 const ARM: &str = include_str!("sql/replay_arm.sql");
 const MISSING: &str = include_str!("sql/replay_missing.sql");
@@ -105,9 +107,11 @@ impl Store {
             .await?
             == 0
         {
+            let live = uncertain::look(transaction, found.event_id, handler.registered.id).await?;
             return Err(StoreError::Refused(format!(
-                "{} is still live: it runs by itself, nothing to replay",
-                pair()
+                "{} {}",
+                pair(),
+                why_live(live)
             )));
         }
         let rows = transaction
@@ -173,6 +177,7 @@ impl Store {
             if request.force { "event.replay.force" } else { "event.replay" },
             &found.event_id.to_string(),
             Some(&request.reason),
+            None,
             &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str(), "bulk": bulk }),
         )
         .await?;
@@ -252,6 +257,7 @@ impl Store {
                             "event.replay.missing",
                             &id.to_string(),
                             Some(reason),
+                            None,
                             &serde_json::json!({ "handler": handler, "run": 1 }),
                         )
                         .await?;
@@ -284,6 +290,26 @@ impl Store {
                 None => return Ok(replayed),
             }
         }
+    }
+}
+
+/// Ends the run of a held delivery as the dead letter that it is and begins the next in its place; the
+/// row must be locked and held.
+pub(super) async fn begin_anew(
+    transaction: &Transaction<'_>,
+    event_id: Uuid,
+    handler_id: i32,
+) -> Result<(), StoreError> {
+    let begun = transaction.execute(HELD, &[&event_id, &handler_id]).await?;
+    super::transaction::expect_rows("replay_held", begun, 1)
+}
+
+/// Why a live delivery is not replayed.
+fn why_live(live: Option<Live>) -> &'static str {
+    if live.is_some_and(|live| live.is_uncertain()) {
+        "is uncertain: say what became of its call, see `oncehook resolve`"
+    } else {
+        "is still live: it runs by itself, nothing to replay"
     }
 }
 
@@ -324,8 +350,8 @@ async fn first_runs(
 }
 
 /// A handler that may get new runs.
-struct Handler {
-    registered: Registered,
+pub(super) struct Handler {
+    pub(super) registered: Registered,
     lane_by: Option<LaneBy>,
 }
 
@@ -366,7 +392,7 @@ async fn stored_event(
     Ok(rows.iter().map(stored).collect())
 }
 
-async fn handler_by_name(
+pub(super) async fn handler_by_name(
     transaction: &Transaction<'_>,
     handler: &str,
 ) -> Result<Handler, StoreError> {

@@ -343,6 +343,7 @@ impl Store {
             "replay.bulk",
             &subject,
             Some(&many.reason),
+            None,
             &after,
         )
         .await;

@@ -181,7 +181,7 @@ impl<'c> Transaction<'c> {
     }
 
     /// Handlers' statements come next: with the end of the transaction the session is as it was.
-    pub(super) fn for_handlers(self) -> Self {
+    pub(crate) fn for_handlers(self) -> Self {
         Self {
             handlers: true,
             ..self
@@ -222,6 +222,15 @@ impl<'c> Transaction<'c> {
             .batch_execute(&format!(
                 "RESET SESSION AUTHORIZATION; RESET ROLE; {BY_INDEX}"
             ))
+            .await?)
+    }
+
+    /// The operator's plans, for a handler's statements; [`Transaction::for_handlers`] goes before.
+    pub(crate) async fn plan_as_configured(&self) -> Result<(), StoreError> {
+        Ok(self
+            .connection
+            .client()
+            .batch_execute(AS_CONFIGURED)
             .await?)
     }
 

@@ -40,6 +40,16 @@ pub const HELD: &str = "oncehook_deliveries_held_total";
 pub const HELD_NOW: &str = "oncehook_deliveries_held";
 /// Counter: lanes that had lost their head when a node died, and go on.
 pub const LANES_MENDED: &str = "oncehook_lanes_mended_total";
+/// Calls whose result became unknown and that are not sent again, by handler.
+pub const UNCERTAIN: &str = "oncehook_calls_uncertain_total";
+/// Answers to probes, by handler and what they said.
+pub const PROBES: &str = "oncehook_probes_total";
+/// Gauge: deliveries whose call has an unknown result.
+pub const DELIVERIES_UNCERTAIN: &str = "oncehook_deliveries_uncertain";
+/// Gauge: of these, those that no probe decides any more.
+pub const UNCERTAIN_FOR_PEOPLE: &str = "oncehook_deliveries_uncertain_for_people";
+/// Gauge: how long the oldest of them has been uncertain, in seconds.
+pub const UNCERTAIN_OLDEST: &str = "oncehook_uncertain_oldest_seconds";
 /// Age of the oldest delivery that could run now.
 pub const OLDEST_READY: &str = "oncehook_oldest_ready_seconds";
 /// Gauge: due deliveries that nobody has claimed.
@@ -189,6 +199,16 @@ pub fn capped(handler: &str) {
     counter!(CAPPED, "handler" => handler.to_owned()).increment(1);
 }
 
+/// A call's result became unknown, and it is not sent again.
+pub fn uncertain(handler: &str) {
+    counter!(UNCERTAIN, "handler" => handler.to_owned()).increment(1);
+}
+
+/// A receiver was asked about a call.
+pub fn probed(handler: &str, said: &'static str) {
+    counter!(PROBES, "handler" => handler.to_owned(), "said" => said).increment(1);
+}
+
 /// A verified event could not be read and is kept whole.
 pub fn unreadable(source: &str) {
     counter!(UNREADABLE, "source" => source.to_owned()).increment(1);
@@ -227,6 +247,12 @@ pub struct Gauges {
     pub days_ahead: i64,
     /// Waiting because of a pause.
     pub paused: i64,
+    /// Deliveries whose call has an unknown result.
+    pub uncertain: i64,
+    /// Of these, those that wait for a person.
+    pub uncertain_for_people: i64,
+    /// Seconds since the oldest of them became uncertain.
+    pub uncertain_oldest_s: f64,
 }
 
 /// Publishes what was read.
@@ -241,6 +267,9 @@ pub fn gauges(read: &Gauges) {
     gauge!(HELD_NOW).set(count(read.held));
     gauge!(PARTITIONS_AHEAD).set(count(read.days_ahead));
     gauge!(PAUSED).set(count(read.paused));
+    gauge!(DELIVERIES_UNCERTAIN).set(count(read.uncertain));
+    gauge!(UNCERTAIN_FOR_PEOPLE).set(count(read.uncertain_for_people));
+    gauge!(UNCERTAIN_OLDEST).set(read.uncertain_oldest_s);
 }
 
 /// Counts above 2^53 lose their last digits, which no gauge needs.
@@ -310,6 +339,24 @@ fn describe() {
         LANES_MENDED,
         "Lanes that had lost their head when a node died, and go on"
     );
+    describe_counter!(
+        UNCERTAIN,
+        "Calls whose result became unknown and that are not sent again"
+    );
+    describe_counter!(PROBES, "Answers to probes by what they said");
+    describe_gauge!(
+        DELIVERIES_UNCERTAIN,
+        "Deliveries whose call has an unknown result"
+    );
+    describe_gauge!(
+        UNCERTAIN_FOR_PEOPLE,
+        "Of these, those that no probe decides any more"
+    );
+    describe_gauge!(
+        UNCERTAIN_OLDEST,
+        Unit::Seconds,
+        "How long the oldest of them has been uncertain"
+    );
     describe_gauge!(
         OLDEST_READY,
         Unit::Seconds,
@@ -374,6 +421,8 @@ mod tests {
         lease_lost("h");
         held("h");
         lanes_mended(1);
+        uncertain("h");
+        probed("h", "absent");
         unreadable("s");
         refusal_burst(None);
         responded(None, 200, Duration::from_millis(1));
@@ -387,6 +436,9 @@ mod tests {
             held: 1,
             days_ahead: 14,
             paused: 2,
+            uncertain: 2,
+            uncertain_for_people: 1,
+            uncertain_oldest_s: 90.0,
         });
         handler_paused("h", true);
         source_paused("s", false);
@@ -410,6 +462,11 @@ mod tests {
             HELD,
             HELD_NOW,
             LANES_MENDED,
+            UNCERTAIN,
+            PROBES,
+            DELIVERIES_UNCERTAIN,
+            UNCERTAIN_FOR_PEOPLE,
+            UNCERTAIN_OLDEST,
             OLDEST_READY,
             LATE,
             STUCK,

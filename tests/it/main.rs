@@ -37,4 +37,5 @@ mod support;
 mod sweep;
 mod tidy;
 mod tls;
+mod uncertain;
 mod verify;

@@ -5,13 +5,13 @@
 //! | `Claim` | `delivery_claim.sql`, and `dispatch::claim`: what a node may take |
 //! | `ClaimSuspect` | `delivery_claim_suspect.sql`, only by a node that executes nothing |
 //! | `ClaimLost` | a claim whose reply was lost: leased under a token that nobody holds |
-//! | `GiveBack` | `delivery_give_back.sql` |
+//! | `GiveBack`, `TooLate` | `delivery_give_back.sql`; the latter by `dispatch::call::run`, of a call that was not begun in time |
 //! | `Lock` | `store::locked::begin`: `delivery_lock.sql`, `outcome_present.sql`; then the handler |
 //! | `Settle` | `dispatch::settle`: `domain::delivery::next`, `delivery_finish.sql` or `delivery_retry.sql`, COMMIT |
 //! | `OldEnds` | the server ends a COMMIT whose client is gone |
 //! | `ReadBack` | `dispatch::work::resolve_one`: `delivery_lock_any.sql`, then `dispatch::reap::lost` |
 //! | `Send`, `Reply` | `dispatch::handler::http`: a call with its effect key, and its answer |
-//! | `SettleCall` | `dispatch::work::settle_call` |
+//! | `SettleCall` | `dispatch::call::settle_call` |
 //! | `LeaseEnds`, `Reap` | `delivery_expired.sql`, `dispatch::reap::lost`, `delivery_suspect.sql` |
 
 use crate::guards::Guard;
@@ -38,7 +38,14 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
                             actions.push(Action::Lock { node, slot });
                         }
                         Kind::Transactional => {}
-                        Kind::Http => {
+                        // A process that was stopped since its claim does not begin any more.
+                        kind if kind.ignores_keys()
+                            && lease.late
+                            && core.has(Guard::BegunInTime) =>
+                        {
+                            actions.push(Action::TooLate { node, slot });
+                        }
+                        Kind::Http | Kind::Probed | Kind::Held => {
                             actions.push(Action::Send {
                                 node,
                                 slot,
@@ -72,26 +79,7 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
                     actions.push(Action::ReadBack { node, slot });
                 }
                 Phase::Free | Phase::Unsure => {}
-                Phase::Called(arrived) => {
-                    actions.push(Action::Reply {
-                        node,
-                        slot,
-                        said: Said::Retry,
-                    });
-                    if arrived {
-                        actions.push(Action::Reply {
-                            node,
-                            slot,
-                            said: Said::Done,
-                        });
-                    } else if core.scope.permanent {
-                        actions.push(Action::Reply {
-                            node,
-                            slot,
-                            said: Said::Permanent,
-                        });
-                    }
-                }
+                Phase::Called(sent) => replies(core, state, node, slot, sent, actions),
                 Phase::Answered(_) => {
                     actions.push(Action::SettleCall {
                         node,
@@ -117,6 +105,37 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
     for key in 0..core.scope.keys() {
         leases(core, state, key, actions);
     }
+}
+
+/// What the caller may be told. `sent`: the call has left; whether it has arrived is another matter.
+fn replies(
+    core: &Core,
+    state: &State,
+    node: usize,
+    slot: usize,
+    sent: bool,
+    actions: &mut Vec<Action>,
+) {
+    let key = state.nodes[node].slots[slot].key;
+    let ignores_keys = core.kind(key).ignores_keys();
+    let applied = sent && (!ignores_keys || state.receiver.wire[usize::from(key)] == 0);
+    // Whether the receiver got it or not: no answer.
+    let mut said = vec![if ignores_keys {
+        Said::Unknown
+    } else {
+        Said::Retry
+    }];
+    if ignores_keys && !sent {
+        // No connection: a definite answer.
+        said.push(Said::Retry);
+    }
+    if applied {
+        said.push(Said::Done);
+    } else if core.scope.permanent && !sent {
+        said.push(Said::Permanent);
+    }
+    let reply = |said| Action::Reply { node, slot, said };
+    actions.extend(said.into_iter().map(reply));
 }
 
 fn claims(core: &Core, state: &State, node: usize, actions: &mut Vec<Action>) {
@@ -259,6 +278,7 @@ fn lease(core: &Core, state: &mut State, key: usize) -> Slot {
         token,
         claim: state.claims,
         ended: false,
+        landed: false,
         ..row.delivery
     };
     let delivery = row.delivery;
@@ -279,7 +299,6 @@ fn lease(core: &Core, state: &mut State, key: usize) -> Slot {
 
 pub(crate) fn give_back(core: &Core, state: &mut State, node: usize, slot: usize) {
     let lease = std::mem::take(&mut state.nodes[node].slots[slot]);
-    state.spent.give_backs += 1;
     let row = &mut state.db.rows[usize::from(lease.key)];
     let ours = row.id == lease.id
         && row.delivery.live == Live::Leased
@@ -378,7 +397,9 @@ pub(crate) fn send(core: &Core, state: &mut State, node: usize, slot: usize, arr
         state.nodes[node].slots[slot].phase = Phase::Answered(Said::Permanent);
         return;
     }
-    if arrives {
+    if arrives && core.kind(lease.key).ignores_keys() {
+        state.receiver.wire[usize::from(lease.key)] += 1;
+    } else if arrives {
         let key = effect_key(core, &lease);
         let receiver = &mut state.receiver;
         if receiver.seen.contains(&key) {
@@ -417,6 +438,12 @@ pub(crate) fn settle_call(core: &Core, state: &mut State, node: usize, slot: usi
     }
     if !finds(core, state, &lease) {
         core.mark(Mark::EvidenceKept);
+        let row = &mut state.db.rows[usize::from(lease.key)];
+        if core.kind(lease.key).ignores_keys() && row.id == lease.id {
+            row.late_done |= said == Said::Done;
+            row.late_no |= u16::from(said == Said::Permanent) << lease.claim;
+            core.commit(state);
+        }
     } else if has_outcome(core, state, &lease) {
         remove(core, state, &lease);
     } else {

@@ -67,6 +67,24 @@ pub(crate) enum Guard {
     /// Payloads are dropped only without live work. Retention is still to come; the gate is what it
     /// will have to keep.
     PayloadGate,
+
+    /// A call without a definite answer is not sent again (`domain::delivery::next`).
+    UnknownIsUncertain,
+    /// Nor is one whose lease ended (`domain::delivery::next`, `dispatch::reap`).
+    LostIsUncertain,
+    /// "Absent" counts only if it was asked when the call could no longer be under way
+    /// (`uncertain_claim.sql`, `domain::uncertain::probed`).
+    AbsentAfterFlight,
+    /// It counts only from the last who asked (`dispatch::reconcile`, `uncertain_release.sql`).
+    LastProbe,
+    /// A late answer ends an uncertain delivery (`uncertain_evidence.sql`, `dispatch::reconcile`).
+    EvidenceDecides,
+    /// A late "no" counts of its own call only (`uncertain_evidence.sql`).
+    NoOfItsOwnCall,
+    /// A call that was not begun in time is not begun (`dispatch::call::run`).
+    BegunInTime,
+    /// A person's retry waits until the call can no longer be under way (`uncertain_release.sql`).
+    RetryAfterFlight,
 }
 
 impl Guard {
@@ -123,7 +141,7 @@ const fn second(
 }
 
 /// Every guard once.
-pub(crate) const MUTANTS: [Mutant; 29] = [
+pub(crate) const MUTANTS: [Mutant; 37] = [
     alone(Guard::UniqueKey, "ingest", "one event per key"),
     alone(
         Guard::SecondStatement,
@@ -251,5 +269,33 @@ pub(crate) const MUTANTS: [Mutant; 29] = [
         Guard::PayloadGate,
         "replay",
         "nothing dies for want of its payload",
+    ),
+    alone(
+        Guard::UnknownIsUncertain,
+        "hold",
+        "one outside effect per intent",
+    ),
+    alone(
+        Guard::LostIsUncertain,
+        "probe",
+        "one outside effect per intent",
+    ),
+    alone(
+        Guard::AbsentAfterFlight,
+        "probe",
+        "one outside effect per intent",
+    ),
+    alone(Guard::LastProbe, "probe", "one outside effect per intent"),
+    alone(Guard::EvidenceDecides, "hold", "rest means done"),
+    alone(
+        Guard::NoOfItsOwnCall,
+        "probe",
+        "an outcome says what the receiver did",
+    ),
+    alone(Guard::BegunInTime, "probe", "one outside effect per intent"),
+    alone(
+        Guard::RetryAfterFlight,
+        "hold",
+        "one outside effect per intent",
     ),
 ];

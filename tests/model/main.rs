@@ -8,7 +8,7 @@
 //! | `scope.rs` | the worlds that are explored, and their bounds |
 //! | `state.rs` | what a state is made of |
 //! | `model.rs` | the actions |
-//! | `ingest.rs`, `dispatch.rs` with `settle.rs`, `world.rs` | what each action does; the heads say for which statement or function of the product it stands |
+//! | `ingest.rs`, `dispatch.rs` with `settle.rs`, `uncertain.rs`, `world.rs` | what each action does; the heads say for which statement or function of the product it stands |
 //! | `lanes.rs` | a world of its own: the statements of one lane |
 //! | `properties.rs` | what must hold always, what must be reached |
 //! | `guards.rs` | the guards, and what breaks without each |
@@ -16,7 +16,7 @@
 //!
 //! A transaction is one action where the product's statements inside it see nothing that another
 //! could change, and several where they do. What a delivery becomes is decided by the product's own
-//! `domain::delivery::next`.
+//! `domain::delivery::next`, what a probe says of an uncertain one by `domain::uncertain::probed`.
 //!
 //! **Liveness.** Claims and ids are counted and never reset, faults and commands are bounded: no state
 //! comes twice on a path, and since the states are finitely many, every path ends. The property "rest
@@ -49,6 +49,7 @@ mod run;
 mod scope;
 mod settle;
 mod state;
+mod uncertain;
 mod world;
 
 use guards::{Guard, MUTANTS, Mutant};
@@ -76,6 +77,8 @@ holds! {
     ingest_holds "ingest";
     dispatch_holds "dispatch";
     http_holds "http";
+    probe_holds "probe";
+    hold_holds "hold";
     poison_holds "poison";
     replay_holds "replay";
     failover_holds "failover";

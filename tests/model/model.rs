@@ -6,8 +6,8 @@ use stateright::{Model, Property};
 
 use crate::guards::{Guard, Removed};
 use crate::scope::{Kind, Replication, Scope};
-use crate::state::{Delivery, Ending, Live, Row, Said, State};
-use crate::{dispatch, ingest, properties, state, world};
+use crate::state::{Delivery, Ending, Live, Row, Said, State, Told};
+use crate::{dispatch, ingest, properties, state, uncertain, world};
 
 /// How a COMMIT ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,10 @@ pub(crate) enum Action {
         node: usize,
         slot: usize,
     },
+    TooLate {
+        node: usize,
+        slot: usize,
+    },
     Lock {
         node: usize,
         slot: usize,
@@ -107,6 +111,31 @@ pub(crate) enum Action {
     },
     Reap {
         key: usize,
+    },
+
+    Arrives {
+        key: usize,
+    },
+    Lands {
+        key: usize,
+    },
+    Ask {
+        node: usize,
+        key: usize,
+    },
+    Told {
+        node: usize,
+        told: Told,
+    },
+    Decide {
+        node: usize,
+    },
+    ReadEvidence {
+        key: usize,
+    },
+    PersonDecides {
+        key: usize,
+        retry: bool,
     },
 
     PoisonKills {
@@ -163,6 +192,7 @@ impl Action {
             | Self::FailsOver
             | Self::Replay { .. }
             | Self::ReplayReads { .. }
+            | Self::PersonDecides { .. }
             | Self::Purge { .. } => true,
             _ => false,
         }
@@ -194,6 +224,14 @@ pub(crate) enum Mark {
     Purged,
     SuffixLost,
     StoredAgain,
+    Uncertain,
+    EarlyAbsent,
+    SentAfterAbsent,
+    StaleProbe,
+    EndedByProbe,
+    EndedByEvidence,
+    EndedByPerson,
+    SentByPerson,
 }
 
 impl Mark {
@@ -314,6 +352,7 @@ impl Model for Core {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         ingest::actions(self, state, actions);
         dispatch::actions(self, state, actions);
+        uncertain::actions(self, state, actions);
         world::actions(self, state, actions);
     }
 
@@ -337,7 +376,11 @@ impl Model for Core {
             Action::Claim { node, keys } => dispatch::claim(self, state, node, keys),
             Action::ClaimSuspect { node, key } => dispatch::claim(self, state, node, 1 << key),
             Action::ClaimLost { key } => dispatch::claim_lost(self, state, key),
-            Action::GiveBack { node, slot } => dispatch::give_back(self, state, node, slot),
+            Action::GiveBack { node, slot } => {
+                state.spent.give_backs += 1;
+                dispatch::give_back(self, state, node, slot);
+            }
+            Action::TooLate { node, slot } => dispatch::give_back(self, state, node, slot),
             Action::Lock { node, slot } => dispatch::lock(self, state, node, slot),
             Action::Settle {
                 node,
@@ -364,6 +407,15 @@ impl Model for Core {
             }
             Action::LeaseEnds { key } => dispatch::lease_ends(state, key),
             Action::Reap { key } => dispatch::reap(self, state, key),
+            Action::Arrives { key } => uncertain::arrives(state, key),
+            Action::Lands { key } => uncertain::lands(state, key),
+            Action::Ask { node, key } => uncertain::ask(state, node, key),
+            Action::Told { node, told } => state.nodes[node].ask.told = Some(told),
+            Action::Decide { node } => uncertain::decide(self, state, node),
+            Action::ReadEvidence { key } => uncertain::read_evidence(self, state, key),
+            Action::PersonDecides { key, retry } => {
+                uncertain::person_decides(self, state, key, retry);
+            }
             Action::PoisonKills { node } => world::node_dies(state, node),
             Action::NodeDies { node } => {
                 state.spent.deaths += 1;

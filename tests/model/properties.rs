@@ -6,6 +6,7 @@ use crate::ingest::blocked_by;
 use crate::model::{Core, Mark};
 use crate::scope::{Kind, Replication, Scope};
 use crate::state::{At, Ending, Live, Phase, Row, Stage, State};
+use crate::uncertain;
 use crate::world::{is_stored, slots};
 
 /// `always`, numbered, so that only the first counterexample is kept.
@@ -45,7 +46,7 @@ pub(crate) fn of(scope: &Scope) -> Vec<Property<Core>> {
         6 "one effect per successful run" |core, state| {
             (0..core.scope.keys()).all(|key| {
                 let row = &state.db.rows[key];
-                core.scope.kinds[key] == Kind::Http
+                core.scope.kinds[key] != Kind::Transactional
                     || row.effects.iter().zip(row.outcomes).all(|(effects, outcome)| {
                         *effects == u8::from(outcome == Ending::Succeeded)
                             // Committed on its own, an effect comes before its outcome.
@@ -108,6 +109,15 @@ pub(crate) fn of(scope: &Scope) -> Vec<Property<Core>> {
             state.db.rows.iter().all(|row| row.delivery.losses_alone < core.scope.crashes)
         };
         20 "nothing dies for want of its payload" |_, state| !state.broken.starved;
+        22 "an outcome says what the receiver did" |core, state| {
+            (0..core.scope.keys()).filter(|key| core.scope.kinds[*key].ignores_keys()).all(|key| {
+                match state.db.rows[key].outcomes[0] {
+                    Ending::None => true,
+                    Ending::Succeeded => state.receiver.applied[key] > 0,
+                    _ => state.receiver.applied[key] == 0,
+                }
+            })
+        };
         21 "rest means done" |core, state| is_done(core, state) || is_busy(core, state);
     };
     properties.extend(reached(scope));
@@ -123,12 +133,10 @@ fn is_done(core: &Core, state: &State) -> bool {
             .iter()
             .all(|writer| writer.stage == Stage::Idle);
     let handled = core.scope.nodes == 0
-        || state
-            .db
-            .rows
-            .iter()
-            .all(|row| row.delivery.live == Live::None)
-            && slots(state).all(|slot| slot.phase == Phase::Free);
+        || (0..core.scope.keys()).all(|key| {
+            let row = &state.db.rows[key];
+            row.delivery.live == Live::None || uncertain::is_for_people(core, state, key)
+        }) && slots(state).all(|slot| slot.phase == Phase::Free);
     answered && handled
 }
 
@@ -168,10 +176,19 @@ fn reached(scope: &Scope) -> Vec<Property<Core>> {
         Purged "a payload is dropped";
         SuffixLost "a failover loses what was acknowledged";
         StoredAgain "a lost event is stored again";
+        Uncertain "the result of a call is unknown";
+        EarlyAbsent "an absent comes while the call may be under way";
+        SentAfterAbsent "what is absent is sent again";
+        StaleProbe "an earlier probe's word comes too late";
+        EndedByProbe "a probe ends a delivery";
+        EndedByEvidence "a late answer ends a delivery";
+        EndedByPerson "a person ends a delivery";
+        SentByPerson "a person has a call sent again";
     };
     let bounds = &scope.bounds;
     let dispatches = scope.nodes > 0;
     let has = |kind| dispatches && scope.kinds.contains(&kind);
+    let calls = dispatches && scope.kinds.iter().any(|kind| *kind != Kind::Transactional);
     let two_same = scope
         .requests
         .iter()
@@ -183,8 +200,14 @@ fn reached(scope: &Scope) -> Vec<Property<Core>> {
         Mark::Warned => bounds.cuts > 0 && scope.replication == Replication::Synchronous,
         Mark::CutCommitted | Mark::CutRolledBack => bounds.cuts > 0,
         Mark::FenceRefused => has(Kind::Transactional) && bounds.pauses > 0,
-        Mark::EvidenceKept => has(Kind::Http) && bounds.pauses > 0,
+        Mark::EvidenceKept => calls && bounds.pauses > 0,
         Mark::Reaped | Mark::SuspectAlone => dispatches && bounds.deaths + bounds.pauses > 0,
+        Mark::Uncertain => has(Kind::Probed) || has(Kind::Held),
+        Mark::EarlyAbsent | Mark::SentAfterAbsent | Mark::StaleProbe | Mark::EndedByProbe => {
+            has(Kind::Probed)
+        }
+        Mark::EndedByEvidence => (has(Kind::Probed) || has(Kind::Held)) && bounds.pauses > 0,
+        Mark::EndedByPerson | Mark::SentByPerson => bounds.decisions > 0,
         Mark::Succeeded | Mark::DeadBudget => dispatches,
         Mark::DeadPermanent => dispatches && scope.permanent,
         Mark::DeadPoison => scope.poison.is_some(),

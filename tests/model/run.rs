@@ -141,6 +141,8 @@ pub(crate) fn scopes_table(runs: &[Run]) -> String {
             (bounds.give_backs, "lease given back"),
             (bounds.replays, "replay"),
             (bounds.purges, "payload dropped"),
+            (bounds.probes, "probe"),
+            (bounds.decisions, "person's decision"),
         ]
         .into_iter()
         .filter(|(count, _)| *count > 0)

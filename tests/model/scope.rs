@@ -1,5 +1,7 @@
 //! What is explored: several small worlds instead of a single huge one.
 
+use oncehook::domain::OnUnknown;
+
 use crate::state::{COPIES, KEYS, Spent};
 
 /// What runs an event.
@@ -7,8 +9,27 @@ use crate::state::{COPIES, KEYS, Spent};
 pub(crate) enum Kind {
     /// `sql` or `function`: inside the settle transaction.
     Transactional,
-    /// A call to a receiver that honours effect keys.
+    /// A call to a receiver that honours effect keys (`on_unknown = "retry"`).
     Http,
+    /// A call to one that ignores them and can be asked (`on_unknown = "probe"`).
+    Probed,
+    /// A call to one that can neither (`on_unknown = "hold"`).
+    Held,
+}
+
+impl Kind {
+    pub(crate) fn on_unknown(self) -> OnUnknown {
+        match self {
+            Self::Transactional | Self::Http => OnUnknown::Retry,
+            Self::Probed => OnUnknown::Probe,
+            Self::Held => OnUnknown::Hold,
+        }
+    }
+
+    /// Whether each call applies.
+    pub(crate) fn ignores_keys(self) -> bool {
+        matches!(self, Self::Probed | Self::Held)
+    }
 }
 
 /// How commits reach a standby.
@@ -57,6 +78,8 @@ const NOTHING: Spent = Spent {
     give_backs: 0,
     replays: 0,
     purges: 0,
+    probes: 0,
+    decisions: 0,
 };
 
 const SMALL: Scope = Scope {
@@ -74,9 +97,9 @@ const SMALL: Scope = Scope {
     bounds: NOTHING,
 };
 
-use Kind::{Http, Transactional};
+use Kind::{Held, Http, Probed, Transactional};
 
-pub(crate) const SCOPES: [Scope; 8] = [
+pub(crate) const SCOPES: [Scope; 10] = [
     Scope {
         name: "ingest",
         about: "two writers; a sender, one who sends other content under the same key, a neighbour sent twice",
@@ -115,6 +138,35 @@ pub(crate) const SCOPES: [Scope; 8] = [
             deaths: 1,
             pauses: 1,
             cuts: 2,
+            ..NOTHING
+        },
+        ..SMALL
+    },
+    Scope {
+        name: "probe",
+        about: "two nodes, one call to a receiver that ignores keys and can be asked",
+        kinds: &[Probed],
+        tries: 3,
+        permanent: true,
+        bounds: Spent {
+            deaths: 1,
+            pauses: 1,
+            probes: 2,
+            ..NOTHING
+        },
+        ..SMALL
+    },
+    Scope {
+        name: "hold",
+        about: "two nodes, one call to a receiver that ignores keys and cannot be asked; people decide",
+        kinds: &[Held],
+        tries: 3,
+        permanent: true,
+        bounds: Spent {
+            deaths: 1,
+            pauses: 1,
+            cuts: 1,
+            decisions: 2,
             ..NOTHING
         },
         ..SMALL

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use oncehook::domain::delivery::next;
-use oncehook::domain::{self, Policy, Progress, RetryPolicy, Transition, Verdict};
+use oncehook::domain::{self, OnUnknown, Policy, Progress, RetryPolicy, Transition, Verdict};
 
 use crate::guards::Guard;
 use crate::model::{Core, Mark};
 use crate::scope::Kind;
-use crate::state::{Delivery, Ending, Live, Phase, Said, Slot, State};
+use crate::state::{Delivery, Ending, Live, Phase, Row, Said, Slot, State};
 
 /// Whether a settle transaction holds the row's lock.
 pub(crate) fn row_locked(state: &State, key: u8) -> bool {
@@ -46,6 +46,9 @@ pub(crate) fn unleased(delivery: Delivery) -> Delivery {
         token: 0,
         claim: 0,
         ended: false,
+        landed: false,
+        call: 0,
+        probe: 0,
         ..delivery
     }
 }
@@ -119,6 +122,13 @@ pub(crate) fn apply(core: &Core, state: &mut State, lease: &Slot, said: Said) {
             &Verdict::Done { resource: None },
             Ending::Succeeded,
         ),
+        Said::Unknown => transit(
+            core,
+            state,
+            key,
+            &Verdict::Unknown { after: None, error },
+            Ending::DeadBudget,
+        ),
         Said::Retry => transit(
             core,
             state,
@@ -138,10 +148,17 @@ pub(crate) fn apply(core: &Core, state: &mut State, lease: &Slot, said: Said) {
     }
 }
 
-/// `domain::delivery::next` decides; what it says is written.
-fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending: Ending) {
-    let row = &mut state.db.rows[key];
-    let was = row.delivery;
+/// Outcome and delete.
+pub(crate) fn end(core: &Core, row: &mut Row, ending: Ending) {
+    core.mark(Mark::of(ending));
+    let run = usize::from(row.delivery.run) - 1;
+    row.outcomes[run] = ending;
+    row.outcome_rows[run] += 1;
+    row.delivery = Delivery::default();
+}
+
+/// Where a delivery stands, and the policy it is under, as the product's own decisions take them.
+pub(crate) fn standing(core: &Core, was: &Delivery) -> (Progress, Policy) {
     let progress = Progress {
         // The last `tries` of the twelve that are granted in any case.
         failures: i16::from(was.failures) + RetryPolicy::TRIES_MIN - i16::from(core.scope.tries),
@@ -164,7 +181,24 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
         },
         ..Policy::default()
     };
-    match next(progress, verdict, &policy, 0.5) {
+    (progress, policy)
+}
+
+/// `domain::delivery::next` decides; what it says is written.
+fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending: Ending) {
+    let row = &mut state.db.rows[key];
+    let was = row.delivery;
+    let (progress, policy) = standing(core, &was);
+    let guard = match verdict {
+        Verdict::Lost { .. } => Guard::LostIsUncertain,
+        _ => Guard::UnknownIsUncertain,
+    };
+    let on_unknown = if core.has(guard) {
+        core.scope.kinds[key].on_unknown()
+    } else {
+        OnUnknown::Retry
+    };
+    match next(progress, verdict, &policy, on_unknown, 0.5) {
         Transition::Finish {
             ending: decided, ..
         } => {
@@ -173,11 +207,20 @@ fn transit(core: &Core, state: &mut State, key: usize, verdict: &Verdict, ending
                 ending.is_dead(),
                 "{verdict:?} became {decided:?}"
             );
-            core.mark(Mark::of(ending));
-            let run = usize::from(was.run) - 1;
-            row.outcomes[run] = ending;
-            row.outcome_rows[run] += 1;
-            row.delivery = Delivery::default();
+            end(core, row, ending);
+        }
+        Transition::Uncertain { losses_alone } => {
+            core.mark(Mark::Uncertain);
+            let lost = matches!(verdict, Verdict::Lost { .. });
+            row.delivery = Delivery {
+                live: Live::Uncertain,
+                call: was.claim,
+                landed: was.landed,
+                failures: was.failures + u8::from(!lost),
+                suspect: lost,
+                losses_alone: u8::try_from(losses_alone).unwrap(),
+                ..unleased(was)
+            };
         }
         Transition::RetryLater { .. } => {
             row.delivery = Delivery {

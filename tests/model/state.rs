@@ -48,6 +48,8 @@ pub(crate) enum Live {
     None,
     Ready,
     Leased,
+    /// A call was perhaps made, and its result is not known.
+    Uncertain,
 }
 
 /// A row of `delivery`.
@@ -65,6 +67,12 @@ pub(crate) struct Delivery {
     pub(crate) claim: u8,
     /// Whether the lease has ended by the database's clock.
     pub(crate) ended: bool,
+    /// Whether `in_flight_until` has passed by the database's clock.
+    pub(crate) landed: bool,
+    /// `call_token`, as its claim: whose result is not known; 0 when not uncertain.
+    pub(crate) call: u8,
+    /// `probe_token`: who asked last; 0 for nobody.
+    pub(crate) probe: u8,
 }
 
 /// Everything the database holds of one event key.
@@ -89,6 +97,10 @@ pub(crate) struct Row {
     pub(crate) outcome_rows: [u8; RUNS],
     /// What the transactional handler wrote, by run: a plain insert, counted.
     pub(crate) effects: [u8; RUNS],
+    /// A late answer is kept: it was done.
+    pub(crate) late_done: bool,
+    /// Claims of which a late "no" is kept, one bit each.
+    pub(crate) late_no: u16,
 }
 
 /// The committed content of a database.
@@ -175,6 +187,8 @@ pub(crate) enum Said {
     Done,
     Retry,
     Permanent,
+    /// A call without a definite answer.
+    Unknown,
 }
 
 /// Where a lease stands in the node that holds it.
@@ -214,12 +228,33 @@ pub(crate) struct Slot {
     pub(crate) late: bool,
 }
 
+/// What a receiver says of an effect key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Told {
+    Applied,
+    Absent,
+    /// It cannot tell.
+    Nothing,
+}
+
+/// A node that asks about a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(crate) struct Ask {
+    /// Key + 1 of the event; 0 when it asks nothing.
+    pub(crate) at: u8,
+    pub(crate) token: u8,
+    /// Whether the call could no longer be under way when it began to ask.
+    pub(crate) landed: bool,
+    pub(crate) told: Option<Told>,
+}
+
 /// A node that dispatches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct Node {
     pub(crate) down: bool,
     pub(crate) paused: bool,
     pub(crate) slots: [Slot; SLOTS],
+    pub(crate) ask: Ask,
 }
 
 impl Node {
@@ -232,13 +267,15 @@ impl Node {
     }
 }
 
-/// The receiver of `http` handlers: it honours keys.
+/// The receiver of calls. Whether it honours keys is the handler's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Receiver {
     /// Effect keys it has seen, sorted; 0 is none.
     pub(crate) seen: [u16; 4],
     /// Effects applied per event.
     pub(crate) applied: [u8; KEYS],
+    /// Calls that have been sent and not arrived, per event.
+    pub(crate) wire: [u8; KEYS],
 }
 
 /// The operator in the middle of a replay that reads before it inserts; only without
@@ -264,6 +301,8 @@ pub(crate) struct Spent {
     pub(crate) give_backs: u8,
     pub(crate) replays: u8,
     pub(crate) purges: u8,
+    pub(crate) probes: u8,
+    pub(crate) decisions: u8,
 }
 
 /// What the model saw happen that must not (ghost).

@@ -16,7 +16,8 @@ use crate::ingest;
 use crate::model::{Action, Core, Mark};
 use crate::scope::Replication;
 use crate::state::{
-    Acknowledged, At, Delivery, Ending, Live, Node, Operator, Phase, RUNS, Row, Slot, Stage, State,
+    Acknowledged, Ask, At, Delivery, Ending, Live, Node, Operator, Phase, RUNS, Row, Slot, Stage,
+    State,
 };
 
 pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
@@ -41,7 +42,7 @@ fn nodes(core: &Core, state: &State, actions: &mut Vec<Action>) {
                 }
             }
         }
-        if this.is_empty() {
+        if this.is_empty() && this.ask == Ask::default() {
             continue;
         }
         if spent.deaths < bounds.deaths {

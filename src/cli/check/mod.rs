@@ -80,7 +80,7 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
         .iter()
         .filter_map(|handler| match &handler.kind {
             HandlerKind::Sql { call } => Some(call.clone()),
-            HandlerKind::Function(_) | HandlerKind::Http(_) => None,
+            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => None,
         })
         .collect();
     // Functions take an `oncehook.delivered`, which comes with the migrations.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::config::{self, Config, SourceSettings, units};
-use crate::dispatch::{HandlerKind, HandlerSpec};
+use crate::dispatch::{HandlerKind, HandlerSpec, HttpUnknown};
 use crate::domain::Secret;
 use crate::provider::OnConflict;
 
@@ -207,14 +207,24 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
                 .iter()
                 .map(|(label, _)| format!("{label:?}"))
                 .collect();
+            let unknown = match &http.on_unknown {
+                HttpUnknown::Retry => "sent again when the answer is lost".to_owned(),
+                HttpUnknown::Probe(probe) => format!(
+                    "when the answer is lost, {} {} is asked",
+                    if probe.post { "POST" } else { "GET" },
+                    probe.url
+                ),
+                HttpUnknown::Hold => "when the answer is lost, a person decides".to_owned(),
+            };
             let target = format!(
-                "POST {}, signed with {}, up to {} at once; sent again when the answer is lost",
+                "POST {}, signed with {}, up to {} at once; {unknown}",
                 http.url,
                 labels.join(" and "),
                 spec.concurrency
             );
             ("http", target)
         }
+        HandlerKind::External(_) => ("external", String::from("code in this process")),
     };
     let retry = spec.policy.retry;
     HandlerReport {

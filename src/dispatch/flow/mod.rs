@@ -19,7 +19,7 @@ use crate::store::flow::Switches;
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 
-use super::{Active, ActiveHandler, HandlerKind};
+use super::{Active, ActiveHandler};
 
 pub(crate) use breaker::Room;
 pub use breaker::{BreakerPolicy, BreakerState};
@@ -257,7 +257,7 @@ impl Flow {
 
 /// Whether a handler's work is done by somebody else, who may be down while we are not.
 fn is_outside(handler: &ActiveHandler) -> bool {
-    matches!(handler.spec.kind, HandlerKind::Http(_))
+    handler.outside.is_some()
 }
 
 /// As the metric has it.

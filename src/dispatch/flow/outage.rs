@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::domain::delivery::next;
-use crate::domain::{Policy, Progress, Transition, Verdict};
+use crate::domain::{OnUnknown, Policy, Progress, Transition, Verdict};
 
 use super::breaker::{Breaker, BreakerPolicy, BreakerState, Room};
 use super::budget::{RetryBudget, WINDOW};
@@ -110,7 +110,8 @@ fn outage(away: Duration, breaker: Option<BreakerPolicy>) -> Seen {
                     after: None,
                     error: "not connected".into(),
                 };
-                match next(delivery.progress, &verdict, &Policy::default(), draw.next()) {
+                let (progress, policy) = (delivery.progress, Policy::default());
+                match next(progress, &verdict, &policy, OnUnknown::Retry, draw.next()) {
                     Transition::RetryLater { delay } => {
                         delivery.progress.failures += 1;
                         seen.most_of_one = seen.most_of_one.max(delivery.progress.failures);

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::domain::Verdict;
+use crate::domain::{Probed, Verdict};
 use crate::store::delivery::{Lease, LeasedEvent};
 use crate::store::locked;
 use crate::store::transaction::Transaction;
@@ -40,6 +40,8 @@ pub struct Delivered {
     pub occurred_at: Option<Timestamp>,
     /// When it was received, by the database's clock.
     pub received_at: Timestamp,
+    /// The content type that it came with.
+    pub content_type: Option<String>,
     /// The exact bytes of the event's item.
     pub body: Arc<[u8]>,
     /// The stable id of this effect: send it with anything that leaves the database.
@@ -48,6 +50,8 @@ pub struct Delivered {
     pub run: i16,
     /// Try within the run, from 1.
     pub attempt: i32,
+    /// Id of the request that brought it, as in the log.
+    pub correlation_id: Uuid,
 }
 
 /// What a function answers.
@@ -77,8 +81,8 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// A handler of your own inside the engine's transaction.
 ///
 /// What it writes through [`Work`] commits together with the event's outcome, or not at all: that
-/// is exactly once. What it does outside (a call, a file) is not covered; use an `http` handler,
-/// or send the [`Delivered::effect_key`] along.
+/// is exactly once. What it does outside (a call, a file) is not covered; that is for
+/// [`External`](super::External) and `http` handlers.
 #[async_trait]
 pub trait Function: Send + Sync + 'static {
     /// Handles one event.
@@ -128,7 +132,7 @@ pub(super) async fn run(
 }
 
 /// One event in its savepoint.
-async fn one(
+pub(super) async fn one(
     transaction: &Transaction<'_>,
     handler: &ActiveHandler,
     function: &dyn Function,
@@ -237,7 +241,7 @@ fn is_constraint(error: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|code| code.code().starts_with("23"))
 }
 
-fn verdict(answer: Answer) -> Verdict {
+pub(super) fn verdict(answer: Answer) -> Verdict {
     let text = |text: String| clean(&error_text::mask(&text)).into_owned();
     match answer {
         Answer::Done => Verdict::Done { resource: None },
@@ -262,7 +266,20 @@ fn verdict(answer: Answer) -> Verdict {
     }
 }
 
-fn delivered(
+/// What a probe found, with its texts as they are kept.
+pub(super) fn cleaned(found: Probed) -> Probed {
+    let text = |text: String| clean(&error_text::mask(&text)).into_owned();
+    match found {
+        Probed::Refused { reason } => Probed::Refused {
+            reason: text(reason),
+        },
+        Probed::Unknown { why } => Probed::Unknown { why: text(why) },
+        Probed::Applied { .. } | Probed::Absent => found,
+    }
+}
+
+/// The event as a handler sees it; `None` when its source is not known.
+pub(in crate::dispatch) fn delivered(
     context: &Context,
     handler: &ActiveHandler,
     lease: &Lease,
@@ -278,9 +295,11 @@ fn delivered(
         entity: event.entity.clone(),
         occurred_at: event.occurred_at,
         received_at: payload.received_at,
+        content_type: payload.content_type(),
         body: payload.body.into(),
         effect_key: effect_key.as_str().to_owned(),
         run: lease.run,
         attempt: lease.attempt(),
+        correlation_id: event.correlation_id,
     })
 }

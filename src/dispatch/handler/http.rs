@@ -5,28 +5,29 @@
 //! Signature headers: Standard Webhooks specification. `Idempotency-Key`: IETF draft
 //! draft-ietf-httpapi-idempotency-key-header. `Retry-After`: RFC 9110 §10.2.3.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use serde::Deserialize;
 
-use crate::domain::{EffectKey, Verdict};
-use crate::store::delivery::{Lease, LeasedEvent};
-use crate::store::handling::Payload;
+use crate::domain::Probed;
+use crate::provider::Provider;
 
-use super::super::ActiveHandler;
-use super::HttpTarget;
+use super::external::{Answered, Unknown};
+use super::{Answer, Delivered, HandlerError, HttpTarget, HttpUnknown};
 
 /// Time to make a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Longest answer to a probe.
+const PROBE_BYTES_MAX: usize = 64 * 1024;
 
-/// What is sent.
-pub(crate) struct Outgoing<'a> {
-    pub(crate) source: &'a str,
-    pub(crate) event: &'a LeasedEvent,
-    pub(crate) lease: &'a Lease,
-    pub(crate) payload: &'a Payload,
-    pub(crate) effect_key: &'a EffectKey,
+/// Makes the calls of one handler.
+pub(crate) struct Calls {
+    client: reqwest::Client,
+    target: HttpTarget,
+    signer: Arc<dyn Provider>,
 }
 
 /// A client that follows no redirect and retries nothing: what was sent and how it ended is the
@@ -45,52 +46,136 @@ pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
-/// How a call ended.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) verdict: Verdict,
-    /// Whether the receiver answered as one that works; `None` when nothing was sent.
-    pub(crate) works: Option<bool>,
-}
-
-/// Sends the event once and tells what is known of the result.
-pub(crate) async fn send(
-    client: &reqwest::Client,
-    handler: &ActiveHandler,
-    target: &HttpTarget,
-    outgoing: &Outgoing<'_>,
-) -> Sent {
-    let headers = match headers(handler, target, outgoing) {
-        Ok(headers) => headers,
-        Err(error) => {
-            return Sent {
-                verdict: Verdict::Permanent { error },
-                works: None,
-            };
+impl Calls {
+    pub(crate) fn new(
+        client: reqwest::Client,
+        target: HttpTarget,
+        signer: Arc<dyn Provider>,
+    ) -> Self {
+        Self {
+            client,
+            target,
+            signer,
         }
-    };
-    let sent = client
-        .post(&target.url)
-        .headers(headers)
-        .body(outgoing.payload.body.clone())
-        .timeout(handler.spec.timeout)
-        .send()
-        .await;
-    match sent {
-        Ok(response) => {
-            let status = response.status().as_u16();
-            let after = retry_after(response.headers(), Timestamp::now());
-            // Drained a little, so that the connection can be used again.
-            drop(tokio::time::timeout(Duration::from_secs(1), response.chunk_limited()).await);
-            Sent {
-                verdict: of_status(status, after),
-                works: Some(shows_health(status)),
+    }
+
+    /// Sends the event once; tells the answer, and whether the receiver works.
+    pub(super) async fn send(&self, event: &Delivered) -> Answered {
+        let headers = match self.headers(&event.effect_key, event, &event.body) {
+            Ok(headers) => headers,
+            Err(error) => return (Ok(Answer::Permanent(error)), None),
+        };
+        let sent = self
+            .client
+            .post(&self.target.url)
+            .headers(headers)
+            .body(event.body.to_vec())
+            .send()
+            .await;
+        match sent {
+            Ok(response) => {
+                let status = response.status().as_u16();
+                let after = retry_after(response.headers(), Timestamp::now());
+                // Drained a little, so that the connection can be used again; the answer is known.
+                tokio::spawn(tokio::time::timeout(
+                    Duration::from_secs(1),
+                    response.chunk_limited(),
+                ));
+                let answer = of_status(status, after).map_err(HandlerError::from);
+                (answer, Some(shows_health(status)))
+            }
+            Err(error) if error.is_connect() => {
+                let error = "not connected: the receiver got nothing".to_owned();
+                (Ok(Answer::Retry(None, error)), Some(false))
+            }
+            // Without the URL: it may hold a token.
+            Err(_) => {
+                let unknown = Unknown {
+                    after: None,
+                    error: "the connection was cut before an answer: result unknown".to_owned(),
+                };
+                (Err(unknown.into()), Some(false))
             }
         }
-        Err(error) => Sent {
-            verdict: of_error(&error, handler.spec.timeout),
-            works: Some(false),
+    }
+
+    /// Asks whether the effect key was applied.
+    pub(super) async fn probe(&self, event: &Delivered) -> Result<Probed, HandlerError> {
+        let HttpUnknown::Probe(probe) = &self.target.on_unknown else {
+            return Err("there is no probe".into());
+        };
+        let effect_key = &event.effect_key;
+        // Signed under an id of its own: the signature of a question is none of a call.
+        let headers = self.headers(&format!("probe_{effect_key}"), event, &[])?;
+        let url = probe.url.replace("{effect_key}", effect_key);
+        let request = if probe.post {
+            self.client.post(url)
+        } else {
+            self.client.get(url)
+        };
+        let mut response = request
+            .headers(headers)
+            .send()
+            .await
+            // Without the URL: it may hold a token.
+            .map_err(|_| "the probe was not answered")?;
+        let status = response.status().as_u16();
+        if status == 404 && probe.not_found_is_absent {
+            return Ok(Probed::Absent);
+        }
+        if status != 200 {
+            return Err(format!("HTTP {status} to the probe").into());
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|_| "the answer to the probe was cut")?
+        {
+            body.extend_from_slice(&chunk);
+            if body.len() > PROBE_BYTES_MAX {
+                return Err("the answer to the probe is longer than 64 KiB".into());
+            }
+        }
+        Ok(found(&body))
+    }
+}
+
+/// The answer to a probe. `unknown` and whatever is not understood mean the same.
+#[derive(Debug, Deserialize)]
+struct ProbeAnswer {
+    state: String,
+    result: Option<String>,
+    resource: Option<String>,
+    reason: Option<String>,
+}
+
+fn found(body: &[u8]) -> Probed {
+    let unknown = |why: &str| Probed::Unknown {
+        why: why.to_owned(),
+    };
+    // The parser's own words quote what it read.
+    let Ok(answer) = serde_json::from_slice::<ProbeAnswer>(body) else {
+        return unknown(
+            "the answer to the probe is not {\"state\": \"applied\" | \"absent\" | \"unknown\"}",
+        );
+    };
+    match (answer.state.as_str(), answer.result.as_deref()) {
+        ("applied", None | Some("done")) => Probed::Applied {
+            resource: answer.resource,
         },
+        ("applied", Some("failed")) => Probed::Refused {
+            reason: answer
+                .reason
+                .unwrap_or_else(|| "no reason given".to_owned()),
+        },
+        ("absent", None) => Probed::Absent,
+        ("unknown", None) => Probed::Unknown {
+            why: answer
+                .reason
+                .unwrap_or_else(|| "the receiver cannot tell".to_owned()),
+        },
+        _ => unknown("the answer to the probe has an unknown \"state\" or \"result\""),
     }
 }
 
@@ -111,22 +196,16 @@ impl ChunkLimited for reqwest::Response {
     }
 }
 
-/// What a status means. Only `on_unknown = "retry"` exists so far, so a result that is not known
-/// is tried again under the same effect key.
-fn of_status(status: u16, after: Option<Duration>) -> Verdict {
+/// What a status means. `Err`: the receiver may have done it or not.
+fn of_status(status: u16, after: Option<Duration>) -> Result<Answer, Unknown> {
     match status {
-        200..=299 => Verdict::Done { resource: None },
-        408 | 409 | 425 | 429 | 503 => Verdict::Retry {
-            after,
-            error: format!("HTTP {status}: not done"),
-        },
-        500..=599 => Verdict::Retry {
+        200..=299 => Ok(Answer::Done),
+        408 | 409 | 425 | 429 | 503 => Ok(Answer::Retry(after, format!("HTTP {status}: not done"))),
+        500..=599 => Err(Unknown {
             after,
             error: format!("HTTP {status}: result unknown"),
-        },
-        _ => Verdict::Permanent {
-            error: format!("HTTP {status}"),
-        },
+        }),
+        _ => Ok(Answer::Permanent(format!("HTTP {status}"))),
     }
 }
 
@@ -134,18 +213,6 @@ fn of_status(status: u16, after: Option<Duration>) -> Verdict {
 /// against it; 408, 429 and 5xx say that it cannot keep up or is down.
 fn shows_health(status: u16) -> bool {
     !matches!(status, 408 | 429 | 500..=599)
-}
-
-fn of_error(error: &reqwest::Error, timeout: Duration) -> Verdict {
-    // Without the URL: it may hold a token.
-    let error = if error.is_connect() {
-        "not connected: the receiver got nothing".to_owned()
-    } else if error.is_timeout() {
-        format!("no answer within {timeout:?}: result unknown")
-    } else {
-        "the connection was cut before an answer: result unknown".to_owned()
-    };
-    Verdict::Retry { after: None, error }
 }
 
 /// `Retry-After` as seconds or as a date. The date is the receiver's, so it is measured from the
@@ -165,49 +232,41 @@ fn moment(date: &str) -> Option<Timestamp> {
     Some(date.timestamp())
 }
 
-fn headers(
-    handler: &ActiveHandler,
-    target: &HttpTarget,
-    outgoing: &Outgoing<'_>,
-) -> Result<HeaderMap, String> {
-    let mut headers = HeaderMap::new();
-    let mut set = |name: &str, value: &str| -> Result<(), String> {
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| "a header name is invalid".to_owned())?;
-        // Ids and types may hold any byte but NUL.
-        let value = HeaderValue::from_str(value)
-            .or_else(|_| HeaderValue::from_str(&escaped(value)))
-            .map_err(|_| format!("the value of {name} cannot be sent"))?;
-        headers.insert(name, value);
-        Ok(())
-    };
-    set("content-type", &content_type(&outgoing.payload.headers))?;
-    set("idempotency-key", outgoing.effect_key.as_str())?;
-    set("oncehook-event-id", &outgoing.lease.event_id.to_string())?;
-    set("oncehook-source", outgoing.source)?;
-    set("oncehook-event-key", outgoing.event.key.as_str())?;
-    if let Some(event_type) = &outgoing.event.event_type {
-        set("oncehook-event-type", event_type)?;
-    }
-    set("oncehook-run", &outgoing.lease.run.to_string())?;
-    set("oncehook-attempt", &outgoing.lease.attempt().to_string())?;
-    set(
-        "oncehook-correlation-id",
-        &outgoing.event.correlation_id.to_string(),
-    )?;
-    let mut signatures: Vec<String> = Vec::new();
-    // One time for all: the header that tells it is there once.
-    let now = Timestamp::now();
-    if let Some(signer) = &handler.signer {
-        for (label, secret) in &target.secrets {
-            let signed = signer
-                .sign(
-                    &outgoing.payload.body,
-                    "",
-                    outgoing.effect_key.as_str(),
-                    secret,
-                    now,
-                )
+impl Calls {
+    /// `id` is what is signed, `body` the bytes that are.
+    fn headers(&self, id: &str, event: &Delivered, body: &[u8]) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
+        let mut set = |name: &str, value: &str| -> Result<(), String> {
+            let name = HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| "a header name is invalid".to_owned())?;
+            // Ids and types may hold any byte but NUL.
+            let value = HeaderValue::from_str(value)
+                .or_else(|_| HeaderValue::from_str(&escaped(value)))
+                .map_err(|_| format!("the value of {name} cannot be sent"))?;
+            headers.insert(name, value);
+            Ok(())
+        };
+        if !body.is_empty() {
+            let given = event.content_type.as_deref();
+            set("content-type", given.unwrap_or("application/octet-stream"))?;
+        }
+        set("idempotency-key", &event.effect_key)?;
+        set("oncehook-event-id", &event.id.to_string())?;
+        set("oncehook-source", &event.source)?;
+        set("oncehook-event-key", &event.key)?;
+        if let Some(event_type) = &event.event_type {
+            set("oncehook-event-type", event_type)?;
+        }
+        set("oncehook-run", &event.run.to_string())?;
+        set("oncehook-attempt", &event.attempt.to_string())?;
+        set("oncehook-correlation-id", &event.correlation_id.to_string())?;
+        let mut signatures: Vec<String> = Vec::new();
+        // One time for all: the header that tells it is there once.
+        let now = Timestamp::now();
+        for (label, secret) in &self.target.secrets {
+            let signed = self
+                .signer
+                .sign(body, "", id, secret, now)
                 .map_err(|error| format!("secret {label:?} cannot sign: {error}"))?;
             for (name, value) in signed.headers {
                 if name.eq_ignore_ascii_case("webhook-signature") {
@@ -217,20 +276,11 @@ fn headers(
                 }
             }
         }
+        if !signatures.is_empty() {
+            set("webhook-signature", &signatures.join(" "))?;
+        }
+        Ok(headers)
     }
-    if !signatures.is_empty() {
-        set("webhook-signature", &signatures.join(" "))?;
-    }
-    Ok(headers)
-}
-
-/// The content type the event came with.
-fn content_type(stored: &[u8]) -> String {
-    let fields: Vec<(String, String)> = serde_json::from_slice(stored).unwrap_or_default();
-    fields
-        .into_iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case("content-type"))
-        .map_or_else(|| "application/octet-stream".to_owned(), |(_, value)| value)
 }
 
 /// Percent-encodes everything that is not visible ASCII.
@@ -258,20 +308,68 @@ mod tests {
         let asked = Some(Duration::from_secs(7));
         for status in 100..=999 {
             let verdict = of_status(status, asked);
-            let retried = matches!(verdict, Verdict::Retry { after, .. } if after == asked);
             match status / 100 {
-                2 => assert_eq!(verdict, Verdict::Done { resource: None }, "{status}"),
-                5 => assert!(retried, "{status}"),
-                _ if NOT_DONE.contains(&status) => assert!(retried, "{status}"),
-                _ => assert!(matches!(verdict, Verdict::Permanent { .. }), "{status}"),
+                2 => assert!(matches!(verdict, Ok(Answer::Done)), "{status}"),
+                _ if NOT_DONE.contains(&status) => {
+                    let Ok(Answer::Retry(after, error)) = verdict else {
+                        panic!("{status}: {verdict:?}");
+                    };
+                    assert_eq!(after, asked, "{status}");
+                    assert!(error.ends_with("not done"), "{error}");
+                }
+                5 => {
+                    let unknown = verdict.expect_err("the receiver may have done it");
+                    assert_eq!(unknown.after, asked, "{status}");
+                    assert!(unknown.error.ends_with("result unknown"), "{unknown}");
+                }
+                _ => assert!(matches!(verdict, Ok(Answer::Permanent(_))), "{status}"),
             }
             let busy = status / 100 == 5 || [408, 429].contains(&status);
             assert_eq!(shows_health(status), !busy, "{status}");
-            // What the receiver may have done decides what on_unknown will mean.
-            if let Verdict::Retry { error, .. } = verdict {
-                let unknown = !NOT_DONE.contains(&status);
-                assert_eq!(error.ends_with("result unknown"), unknown, "{status}");
-            }
+        }
+    }
+
+    #[test]
+    fn only_a_clear_answer_to_a_probe_says_anything() {
+        let done = |resource: Option<&str>| Probed::Applied {
+            resource: resource.map(str::to_owned),
+        };
+        let clear: [(&[u8], Probed); 5] = [
+            (br#"{"state":"applied"}"#, done(None)),
+            (
+                br#"{"state":"applied","result":"done","resource":"pay_1","note":1}"#,
+                done(Some("pay_1")),
+            ),
+            (
+                br#"{"state":"applied","result":"failed","reason":"no cover"}"#,
+                Probed::Refused {
+                    reason: "no cover".into(),
+                },
+            ),
+            (br#"{"state":"absent"}"#, Probed::Absent),
+            (
+                br#"{"state":"unknown","reason":"being done"}"#,
+                Probed::Unknown {
+                    why: "being done".into(),
+                },
+            ),
+        ];
+        for (body, expected) in clear {
+            assert_eq!(found(body), expected, "{}", String::from_utf8_lossy(body));
+        }
+        for odd in [
+            &b""[..],
+            b"absent",
+            b"{}",
+            b"null",
+            br#"{"state":null}"#,
+            br#"{"state":"Absent"}"#,
+            br#"{"state":"absent","result":"done"}"#,
+            br#"{"state":"applied","result":"maybe"}"#,
+            br#"{"state":["absent"]}"#,
+        ] {
+            let unknown = matches!(found(odd), Probed::Unknown { .. });
+            assert!(unknown, "{}", String::from_utf8_lossy(odd));
         }
     }
 

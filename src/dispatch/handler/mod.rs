@@ -2,7 +2,8 @@
 
 mod answer;
 mod error_text;
-mod function;
+pub(super) mod external;
+pub(super) mod function;
 pub(super) mod http;
 mod sql;
 pub(super) mod transactional;
@@ -10,11 +11,14 @@ pub(super) mod transactional;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{Cap, LaneBy, Pattern, Policy, Priorities, SecretText, VersionBy};
+use crate::domain::{
+    Cap, LaneBy, OnUnknown, Pattern, Policy, Priorities, ProbeSchedule, SecretText, VersionBy,
+};
 
 use super::flow::BreakerPolicy;
 
 pub use crate::store::{Emit, Work};
+pub use external::External;
 pub use function::{Answer, Delivered, Function, HandlerError};
 
 /// Repetitions per hundred first tries of a handler that fails, unless said otherwise.
@@ -39,20 +43,22 @@ pub struct HandlerSpec {
     pub policy: Policy,
     /// Longest run of one delivery.
     pub timeout: Duration,
-    /// How long a claim holds. For `http` longer than `timeout`, so that no call outlives it.
+    /// How long a claim holds. For calls longer than `timeout`: so long a call may be under way.
     pub lease: Duration,
     /// Deliveries settled per transaction (transactional kinds), 1 to 1,000.
     pub batch: u16,
-    /// Calls in flight per node (`http`).
+    /// Calls in flight per node (`http`, `external`).
     pub concurrency: u16,
     /// Which of its due deliveries are taken first.
     pub priorities: Priorities,
     /// What may be under way, and begun, over all nodes.
     pub cap: Cap,
-    /// When its receiver is left alone for a while (`http`); `None`: never.
+    /// When its receiver is left alone for a while (`http`, `external`); `None`: never.
     pub breaker: Option<BreakerPolicy>,
-    /// Repetitions per hundred first tries while it fails (`http`).
+    /// Repetitions per hundred first tries while it fails (`http`, `external`).
     pub retry_share: u16,
+    /// When a receiver is asked about a call whose result is unknown.
+    pub probes: ProbeSchedule,
 }
 
 impl HandlerSpec {
@@ -60,7 +66,7 @@ impl HandlerSpec {
     pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
         let timeout = Duration::from_secs(10);
         let lease = match kind {
-            HandlerKind::Http(_) => timeout + Duration::from_mins(1),
+            HandlerKind::Http(_) | HandlerKind::External(_) => timeout + Duration::from_mins(1),
             HandlerKind::Sql { .. } | HandlerKind::Function(_) => Duration::from_secs(30),
         };
         Self {
@@ -79,6 +85,7 @@ impl HandlerSpec {
             cap: Cap::default(),
             breaker: Some(BreakerPolicy::default()),
             retry_share: RETRY_SHARE,
+            probes: ProbeSchedule::default(),
         }
     }
 }
@@ -95,6 +102,24 @@ pub enum HandlerKind {
     Function(Arc<dyn Function>),
     /// A signed POST.
     Http(HttpTarget),
+    /// Your own call to the outside (crate users).
+    External(Arc<dyn External>),
+}
+
+impl HandlerKind {
+    /// What becomes of a try whose result is unknown.
+    pub fn on_unknown(&self) -> OnUnknown {
+        match self {
+            // What was lost was rolled back.
+            Self::Sql { .. } | Self::Function(_) => OnUnknown::Retry,
+            Self::Http(target) => match target.on_unknown {
+                HttpUnknown::Retry => OnUnknown::Retry,
+                HttpUnknown::Probe(_) => OnUnknown::Probe,
+                HttpUnknown::Hold => OnUnknown::Hold,
+            },
+            Self::External(_) => OnUnknown::Probe,
+        }
+    }
 }
 
 impl std::fmt::Debug for HandlerKind {
@@ -103,6 +128,7 @@ impl std::fmt::Debug for HandlerKind {
             Self::Sql { call } => f.debug_struct("Sql").field("call", call).finish(),
             Self::Function(_) => f.write_str("Function"),
             Self::Http(target) => f.debug_tuple("Http").field(target).finish(),
+            Self::External(_) => f.write_str("External"),
         }
     }
 }
@@ -114,4 +140,29 @@ pub struct HttpTarget {
     pub url: String,
     /// Signing secrets (label, `whsec_...`); every one signs, so that the receiver can rotate.
     pub secrets: Vec<(String, SecretText)>,
+    /// What becomes of a call whose result is unknown.
+    pub on_unknown: HttpUnknown,
+}
+
+/// What becomes of an `http` call whose result is unknown.
+#[derive(Debug, Clone)]
+pub enum HttpUnknown {
+    /// It is sent again: the receiver honours `Idempotency-Key`.
+    Retry,
+    /// The receiver is asked whether it applied it.
+    Probe(HttpProbe),
+    /// A person decides.
+    Hold,
+}
+
+/// How a receiver is asked about an effect key.
+#[derive(Debug, Clone)]
+pub struct HttpProbe {
+    /// URL; `{effect_key}` stands for the key.
+    pub url: String,
+    /// POST in place of GET.
+    pub post: bool,
+    /// A 404 says that the key was not applied. Otherwise it says nothing: it may as well be a wrong
+    /// address.
+    pub not_found_is_absent: bool,
 }

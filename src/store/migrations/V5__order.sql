@@ -7,7 +7,7 @@ ALTER TABLE oncehook.delivery
 
 ALTER TABLE oncehook.attempt
   DROP CONSTRAINT attempt_verdict_check,
-  ADD CONSTRAINT attempt_verdict_check CHECK (verdict IN ('retry', 'not_yet', 'permanent', 'lost', 'evidence'));
+  ADD CONSTRAINT attempt_verdict_check CHECK (verdict IN ('retry', 'not_yet', 'permanent', 'unknown', 'lost', 'evidence', 'probe'));
 
 CREATE TABLE oncehook.latest (
   handler_id int NOT NULL,

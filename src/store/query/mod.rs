@@ -35,7 +35,8 @@ pub struct EventSummary {
     pub event_type: Option<String>,
     /// Business object.
     pub entity: Option<String>,
-    /// `unreadable`, `ignored`, `unrecognized`, `held`, `pending`, `dead`, `failed` or `succeeded`.
+    /// `unreadable`, `ignored`, `unrecognized`, `uncertain`, `held`, `pending`, `dead`, `failed` or
+    /// `succeeded`.
     pub state: String,
     /// When it was first received, database clock.
     pub received_at: Timestamp,
@@ -149,8 +150,8 @@ pub struct DeliveryInfo {
     pub handler: String,
     /// Run number, from 1.
     pub run: i16,
-    /// `ready`, `leased`, `blocked` (others of its lane come first) or `held` (it waits for a
-    /// person, and its lane with it).
+    /// `ready`, `leased`, `blocked` (others of its lane come first), `uncertain` (the result of its
+    /// call is not known) or `held` (it waits for a person, and its lane with it).
     pub state: String,
     /// Why it is held.
     pub state_reason: Option<String>,
@@ -160,10 +161,17 @@ pub struct DeliveryInfo {
     pub failures: i16,
     /// A lease was lost before.
     pub suspect: bool,
-    /// When it is due.
-    pub run_at: Timestamp,
+    /// When it is due; of an uncertain one, when the receiver is asked next, `None` when a person
+    /// must decide.
+    pub run_at: Option<Timestamp>,
     /// End of the lease.
     pub lease_until: Option<Timestamp>,
+    /// Since when the result of its call has been unknown.
+    pub uncertain_at: Option<Timestamp>,
+    /// Until when a call may be under way.
+    pub in_flight_until: Option<Timestamp>,
+    /// How often the receiver was asked about it.
+    pub probes: i16,
     /// The stable id sent with outside effects.
     pub effect_key: String,
     /// `high`, `normal` or `low`.
@@ -183,7 +191,7 @@ pub struct OutcomeInfo {
     pub run: i16,
     /// `succeeded`, `failed`, `skipped`, `dead`, `cancelled`.
     pub result: String,
-    /// `handler` or `operator`.
+    /// `handler`, `probe` or `operator`.
     pub decided_by: String,
     /// Why, for people.
     pub reason: Option<String>,
@@ -204,7 +212,7 @@ pub struct AttemptInfo {
     pub handler: String,
     /// Run number.
     pub run: i16,
-    /// `retry`, `permanent`, `lost`, `evidence`.
+    /// `retry`, `permanent`, `unknown`, `lost`, `evidence`, `probe`.
     pub verdict: String,
     /// What went wrong.
     pub error: Option<String>,
@@ -252,6 +260,26 @@ pub struct Replayed {
     /// The new run.
     pub run: i16,
     /// The new run's effect key.
+    pub effect_key: String,
+}
+
+/// What `resolve` did for one (event, handler).
+#[derive(Debug, Clone, Serialize)]
+pub struct Resolved {
+    /// Source name.
+    pub source: String,
+    /// Event key.
+    pub key: String,
+    /// Handler name.
+    pub handler: String,
+    /// The run that was decided.
+    pub run: i16,
+    /// `succeeded`, `failed`, `retry`, `dead`.
+    #[serde(rename = "as")]
+    pub resolved_as: &'static str,
+    /// The run that begins, where a held delivery is tried again.
+    pub new_run: Option<i16>,
+    /// The run's effect key; a retry keeps it.
     pub effect_key: String,
 }
 

@@ -1,6 +1,7 @@
 -- delivery_claim: leases due deliveries of several handlers at once.
 -- Run by store::delivery::claim, a transaction of its own (autocommit).
--- $1 handler_ids  $2 priorities  $3 quotas  $4 leases (seconds); a handler may stand there once per priority
+-- $1 handler_ids  $2 priorities  $3 quotas  $4 leases (seconds)  $5 how long a call may be under way
+-- (seconds), NULL where nothing leaves the database; a handler may stand there once per priority
 -- Rows: at most the quota per handler and priority, with what the handler needs.
 -- Index delivery_ready, then rows by address. The addresses reach the UPDATE as an array: as a
 -- join the planner hashed the whole table (149 ms against 2), and a LIMIT under a nested loop can
@@ -11,6 +12,7 @@ WITH claimed AS (
   UPDATE oncehook.delivery d
      SET state = 'leased', lease_token = gen_random_uuid(), leased_at = clock_timestamp(),
          lease_until = clock_timestamp() + make_interval(secs => ($4::float8[])[array_position($1::int[], d.handler_id)]),
+         in_flight_until = clock_timestamp() + make_interval(secs => ($5::float8[])[array_position($1::int[], d.handler_id)]),
          first_try_at = coalesce(first_try_at, clock_timestamp())
    WHERE d.ctid = ANY (ARRAY(
      SELECT x.ctid FROM unnest((SELECT $1::int[]), (SELECT $2::smallint[]), (SELECT $3::int[])) AS q(handler_id, priority, quota),

@@ -1,11 +1,12 @@
 -- delivery_claim_suspect: leases the oldest due suspect of any of the handlers.
 -- Run by store::delivery::claim_suspect, only while the node executes nothing else.
--- $1 handler_ids  $2 leases (seconds)
+-- $1 handler_ids  $2 leases (seconds)  $3 how long a call may be under way (seconds), as in delivery_claim
 -- Rows: 0 or 1. Index delivery_suspect.
 WITH claimed AS (
   UPDATE oncehook.delivery d
      SET state = 'leased', lease_token = gen_random_uuid(), leased_at = clock_timestamp(),
          lease_until = clock_timestamp() + make_interval(secs => ($2::float8[])[array_position($1::int[], d.handler_id)]),
+         in_flight_until = clock_timestamp() + make_interval(secs => ($3::float8[])[array_position($1::int[], d.handler_id)]),
          first_try_at = coalesce(first_try_at, clock_timestamp())
    WHERE d.ctid = ANY (ARRAY(
      SELECT ctid FROM oncehook.delivery

@@ -6,6 +6,6 @@
 UPDATE oncehook.delivery d
    SET state = 'held', state_reason = q.reason, suspect = false,
        failures = least(failures + (NOT q.lost)::int, 32767), losses = least(losses + q.lost::int, 32767),
-       lease_token = NULL, lease_until = NULL, leased_at = NULL
+       lease_token = NULL, lease_until = NULL, leased_at = NULL, in_flight_until = NULL
   FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[], $5::bool[]) AS q(event_id, handler_id, lease_token, reason, lost)
  WHERE d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.lease_token = q.lease_token

@@ -10,7 +10,7 @@ UPDATE oncehook.delivery d
        lane_seq = CASE WHEN lane IS NOT NULL THEN nextval('oncehook.lane_seq') END,
        not_yet = least(not_yet + 1, 32767), not_yet_since = coalesce(not_yet_since, clock_timestamp()), suspect = false,
        run_at = clock_timestamp() + make_interval(secs => q.delay),
-       lease_token = NULL, lease_until = NULL, leased_at = NULL
+       lease_token = NULL, lease_until = NULL, leased_at = NULL, in_flight_until = NULL
   FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::float8[]) AS q(event_id, handler_id, lease_token, delay)
  WHERE d.ctid = ANY (ARRAY(
    SELECT x.ctid FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS k(event_id, handler_id, lease_token)

@@ -5,5 +5,5 @@
 -- Index delivery_pkey.
 UPDATE oncehook.delivery
    SET state = 'ready', suspect = true, losses_alone = $4, losses = least(losses + 1, 32767), run_at = clock_timestamp(),
-       lease_token = NULL, lease_until = NULL, leased_at = NULL
+       lease_token = NULL, lease_until = NULL, leased_at = NULL, in_flight_until = NULL
  WHERE event_id = $1 AND handler_id = $2 AND lease_token = $3

@@ -2,7 +2,8 @@
 -- Run by store::health::gauges every 15 s.
 -- $1 known handler ids
 -- Index delivery_ready, one probe per handler and priority, delivery_aside; counts end at 10,000 per
--- probe. What is paused is not late.
+-- probe. What is paused is not late. What is uncertain is counted in full: each is a call about which
+-- somebody may have to be asked.
 WITH due AS (
   SELECT h.id, h.paused_at IS NOT NULL AS paused, x.oldest, x.late
     FROM oncehook.handler h CROSS JOIN generate_series(0, 2) AS p(priority)
@@ -25,4 +26,7 @@ SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM 
        (SELECT count(*) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
          WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead,
        (SELECT coalesce(sum(late), 0)::bigint FROM due WHERE paused)
-         + (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE paused_source IS NOT NULL LIMIT 10000) x) AS paused
+         + (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE paused_source IS NOT NULL LIMIT 10000) x) AS paused,
+       (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain,
+       (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain' AND run_at = 'infinity') AS uncertain_for_people,
+       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(uncertain_at)), 0)::float8 FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain_oldest

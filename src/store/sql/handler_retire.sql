@@ -8,8 +8,9 @@ WITH locked AS MATERIALIZED (
   SELECT event_id FROM oncehook.delivery WHERE handler_id = $1 ORDER BY event_id FOR UPDATE
 ), ended AS (
   DELETE FROM oncehook.delivery d USING locked l WHERE d.event_id = l.event_id AND d.handler_id = $1
-  RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.losses, d.not_yet
+  RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.losses, d.not_yet, d.state
 )
 INSERT INTO oncehook.outcome (event_id, handler_id, run, generation, result, decided_by, reason, attempts, finished_at)
-SELECT event_id, handler_id, run, generation, 'cancelled', 'operator', 'handler retired: ' || $2, failures + losses + not_yet, clock_timestamp()
+SELECT event_id, handler_id, run, generation, 'cancelled', 'operator', 'handler retired: ' || $2 || CASE WHEN state = 'uncertain' THEN ' (the result of its call was not known)' ELSE '' END,
+       failures + losses + not_yet, clock_timestamp()
   FROM ended ORDER BY event_id

@@ -1,14 +1,16 @@
 -- verify_attempt_count: deliveries and outcomes that count other tries than were recorded.
 -- Run by store::verify.
 -- $1 examples  $2 received since
--- Rows: findings. A try that failed or was lost is a row; one that ended its run well is none. The
--- hour allows for a clock that was set back. Counters end at 32,767.
+-- Rows: findings. A try that failed, was lost or is unknown is a row; one that ended its run well is
+-- none, unless its answer was late. The hour allows for a clock that was set back. Counters end at
+-- 32,767.
 WITH tries AS MATERIALIZED (
-  SELECT event_id, handler_id, run, count(*) FILTER (WHERE verdict = 'lost') AS lost, count(*) FILTER (WHERE verdict IN ('retry', 'permanent')) AS failed,
+  SELECT event_id, handler_id, run, count(*) FILTER (WHERE verdict = 'lost') AS lost,
+         count(*) FILTER (WHERE verdict IN ('retry', 'permanent', 'unknown')) AS failed,
          count(*) FILTER (WHERE verdict = 'not_yet') AS not_yet,
-         count(*) AS tries
+         count(*) FILTER (WHERE verdict <> 'evidence') AS tries, count(*) FILTER (WHERE answer IS NOT NULL) AS late
     FROM oncehook.attempt
-   WHERE ended_at >= $2::timestamptz - interval '1 hour' AND event_id >= oncehook.uuid7_floor($2) AND verdict <> 'evidence'
+   WHERE ended_at >= $2::timestamptz - interval '1 hour' AND event_id >= oncehook.uuid7_floor($2) AND verdict <> 'probe'
    GROUP BY event_id, handler_id, run
 ), counted AS (
   SELECT d.event_id, d.handler_id, d.run::int AS run,
@@ -22,7 +24,8 @@ WITH tries AS MATERIALIZED (
          format('%s, tries: %s, of which failed or lost and recorded: %s', o.result, o.attempts, coalesce(t.tries, 0))
     FROM oncehook.outcome o LEFT JOIN tries t USING (event_id, handler_id, run)
    WHERE o.event_id >= oncehook.uuid7_floor($2) AND o.attempts < 32767
-     AND o.attempts <> coalesce(t.tries, 0) + (o.result IN ('succeeded', 'failed', 'skipped'))::int
+     AND o.attempts <> coalesce(t.tries, 0) + (o.result IN ('succeeded', 'failed', 'skipped') AND o.decided_by = 'handler')::int
+     AND NOT (o.decided_by = 'handler' AND coalesce(t.late, 0) > 0 AND o.attempts = t.tries)
 )
 SELECT count(*) OVER () AS found, event_id, NULL::int AS source_id, NULL::text AS key, handler_id, run, detail
   FROM counted

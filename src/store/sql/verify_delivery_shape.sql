@@ -8,7 +8,12 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
                     WHEN (d.state = 'leased') <> (d.lease_until IS NOT NULL) THEN d.state || ', and lease_until says otherwise'
                     WHEN (d.state = 'leased') <> (d.leased_at IS NOT NULL) THEN d.state || ', and leased_at says otherwise'
                     WHEN d.state = 'leased' AND d.first_try_at IS NULL THEN 'leased, and never tried'
-                    WHEN d.run_at = 'infinity' THEN 'never due'
+                    WHEN (d.state = 'uncertain') <> (d.uncertain_at IS NOT NULL) THEN d.state || ', and uncertain_at says otherwise'
+                    WHEN (d.state = 'uncertain') <> (d.call_token IS NOT NULL) THEN d.state || ', and call_token says otherwise'
+                    WHEN d.state = 'uncertain' AND d.in_flight_until IS NULL THEN 'uncertain, and no call was made'
+                    WHEN d.state = 'uncertain' AND d.failures + d.losses < 1 THEN 'uncertain, and no try is counted'
+                    WHEN d.state <> 'uncertain' AND d.probes <> 0 THEN d.state || ', and asked about'
+                    WHEN d.run_at = 'infinity' AND d.state <> 'uncertain' THEN 'never due'
                     WHEN d.paused_source IS NOT NULL AND d.state <> 'ready' THEN d.state || ', and set aside'
                     WHEN d.suspect AND d.losses < 1 THEN 'suspect, and no lease was lost'
                     WHEN d.losses_alone NOT BETWEEN 0 AND d.losses THEN format('losses: %s, of these alone: %s', d.losses, d.losses_alone)

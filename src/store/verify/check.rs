@@ -196,7 +196,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 33] = [
+pub(super) static CHECKS: [Check; 35] = [
     check(
         "key_event",
         "keys",
@@ -350,6 +350,22 @@ pub(super) static CHECKS: [Check; 33] = [
         "restore it: INSERT INTO oncehook.handler_cap (handler_id) SELECT id FROM oncehook.handler ON CONFLICT DO NOTHING",
     ),
     warning(check(
+        "uncertain",
+        "deliveries",
+        Reads::Late,
+        "what is uncertain is asked about when it is due, and late answers are read",
+        include_str!("../sql/verify_uncertain.sql"),
+        "is a node running that has the handler with its probe? Else `oncehook resolve` says what became of the call",
+    )),
+    check(
+        "resend",
+        "attempts",
+        Reads::Since,
+        "no call was made while an earlier one with an unknown result could be under way",
+        include_str!("../sql/verify_resend.sql"),
+        "ask the receiver whether the effect key was applied twice, and report it with the output of `oncehook show SOURCE KEY --json`",
+    ),
+    warning(check(
         "retired",
         "deliveries",
         Reads::Live,
@@ -393,7 +409,7 @@ pub(super) static CHECKS: [Check; 33] = [
         "audit_run",
         "audits",
         Reads::Since,
-        "every replay in the audit is live or finished",
+        "every replay and decision in the audit is live or finished",
         include_str!("../sql/verify_audit_run.sql"),
         LOOK,
     ),

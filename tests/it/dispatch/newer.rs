@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oncehook::HandlerSpec;
-use oncehook::dispatch::{HandlerKind, HttpTarget};
+use oncehook::dispatch::{HandlerKind, HttpTarget, HttpUnknown};
 use oncehook::domain::{LaneBy, SecretText, VersionBy};
 use serde_json::{Value, json};
 
@@ -165,6 +165,7 @@ async fn an_older_event_is_not_called_out() {
             "a".into(),
             SecretText::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ="),
         )],
+        on_unknown: HttpUnknown::Retry,
     };
     let handler = HandlerSpec {
         lane: Some(LaneBy::Entity),

@@ -2,6 +2,7 @@
 //! Then receivers of every manner under its eyes.
 
 mod service;
+mod unknown;
 
 use std::collections::BTreeSet;
 use std::fs;

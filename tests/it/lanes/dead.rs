@@ -2,6 +2,7 @@
 
 use oncehook::HandlerSpec;
 use oncehook::domain::OnDead;
+use oncehook::store::{Resolution, ResolveRequest};
 
 use crate::crash::QUICK;
 use crate::support::inbox::Inbox;
@@ -62,6 +63,53 @@ async fn a_strict_lane_waits_for_a_person_and_others_go_on() {
         );
     }
     assert_eq!(written(&inbox.db).await["ch_a"], [1]);
+    inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_person_has_a_held_head_tried_again_and_then_gives_it_up() {
+    let inbox = Inbox::start(LINES, vec![strict()]).await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_2')")
+        .await;
+    for n in 1..4 {
+        inbox.put(&about("ch_a", n)).await;
+    }
+    let held_in_run = async |run: i16| {
+        until(&format!("run {run} is held"), async || {
+            let timeline = inbox.timeline("evt_ch_a_2").await;
+            timeline.event.state == "held" && timeline.deliveries[0].run == run
+        })
+        .await;
+    };
+    held_in_run(1).await;
+    let decision = |resolution| ResolveRequest {
+        source: "stripe".into(),
+        key: "evt_ch_a_2".into(),
+        handler: "lines".into(),
+        resolution,
+        reason: "account made".into(),
+        evidence: None,
+        actor: "test".into(),
+    };
+    let store = inbox.engine.store();
+    let retried = store.resolve(&decision(Resolution::Retry)).await.unwrap();
+    assert_eq!((retried.run, retried.new_run), (1, Some(2)));
+    // Still broken.
+    held_in_run(2).await;
+    assert_eq!(written(&inbox.db).await["ch_a"], [1]);
+    inbox.db.verify().await;
+    let dead = store.resolve(&decision(Resolution::Dead)).await.unwrap();
+    assert_eq!((dead.run, dead.new_run), (2, None));
+    inbox.until_outcome("evt_ch_a_3", "lines").await;
+    let timeline = inbox.timeline("evt_ch_a_2").await;
+    let ends: Vec<(&str, &str, i32)> = timeline
+        .outcomes
+        .iter()
+        .map(|o| (o.result.as_str(), o.decided_by.as_str(), o.attempts))
+        .collect();
+    assert_eq!(ends, [("dead", "handler", 1), ("dead", "operator", 1)]);
     inbox.db.verify().await;
 }
 

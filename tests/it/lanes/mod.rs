@@ -5,6 +5,7 @@ mod cost;
 mod crash;
 mod dead;
 mod order;
+mod uncertain;
 
 use std::collections::BTreeMap;
 

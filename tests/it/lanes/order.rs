@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oncehook::HandlerSpec;
-use oncehook::dispatch::{HandlerKind, HttpTarget};
+use oncehook::dispatch::{HandlerKind, HttpTarget, HttpUnknown};
 use oncehook::domain::{LaneBy, SecretText};
 use oncehook::store::ReplayRequest;
 use serde_json::{Value, json};
@@ -93,6 +93,7 @@ async fn calls_of_one_lane_go_out_one_by_one_and_those_of_others_beside_them() {
             "a".into(),
             SecretText::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ="),
         )],
+        on_unknown: HttpUnknown::Retry,
     };
     let handler = HandlerSpec {
         lane: Some(LaneBy::Entity),

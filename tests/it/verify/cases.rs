@@ -57,6 +57,7 @@ impl Damage {
         let mut sql = self.sql.to_owned();
         for key in [
             "plain", "twice", "again", "no", "dead", "late", "old", "mode", "live", "leased",
+            "unsure",
         ] {
             sql = sql.replace(&format!("@{key}"), &format!("{EVENT}{key}')"));
         }
@@ -335,7 +336,7 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("retired", Warning)],
         "UPDATE ~handler SET retired_at = now() WHERE name = 'ledger'; DELETE FROM ~delivery WHERE event_id <> @no AND handler_id = #ledger;
-         UPDATE ~event SET routes = ARRAY[#mail] WHERE id IN (@live, @leased)",
+         UPDATE ~event SET routes = ARRAY[#mail] WHERE id IN (@live, @leased, @unsure)",
         "its handler was retired",
     )
     .event("evt_no")
@@ -383,9 +384,16 @@ pub(super) const CASES: &[Damage] = &[
     .event("evt_again")
     .of("ledger", 0),
     damage(
-        &[("outcome_decided", Broken)],
+        &[("outcome_decided", Broken), ("attempt_count", Broken)],
         "UPDATE ~outcome SET decided_by = 'operator' WHERE event_id = @plain AND handler_id = #mail",
         "succeeded, decided by operator",
+    )
+    .event("evt_plain")
+    .of("mail", 1),
+    damage(
+        &[("outcome_decided", Broken), ("attempt_count", Broken)],
+        "UPDATE ~outcome SET decided_by = 'probe' WHERE event_id = @plain AND handler_id = #mail",
+        "decided by probe, and no call was unknown",
     )
     .event("evt_plain")
     .of("mail", 1),
@@ -425,6 +433,13 @@ pub(super) const CASES: &[Damage] = &[
     .event("evt_dead")
     .of("ledger", 2),
     damage(
+        &[("audit_run", Broken)],
+        "INSERT INTO ~audit (actor, action, subject, after) VALUES ('x', 'event.resolve', @plain::text, '{\"handler\": \"mail\", \"run\": 7}')",
+        "in the audit as event.resolve, and neither",
+    )
+    .event("evt_plain")
+    .of("mail", 7),
+    damage(
         &[("attempt_event", Broken)],
         "INSERT INTO ~attempt VALUES (~uuid7(now()), #ledger, 1, gen_random_uuid(), now(), now(), 'retry', 'x')",
         "of an event that is not stored",
@@ -463,6 +478,84 @@ pub(super) const CASES: &[Damage] = &[
         "another SHA-256 than it says",
     )
     .event("evt_twice"),
+    // Calls whose result is unknown.
+    damage(
+        &[("delivery_shape", Broken)],
+        "UPDATE ~delivery SET uncertain_at = NULL WHERE event_id = @unsure",
+        "uncertain, and uncertain_at says otherwise",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("delivery_shape", Broken)],
+        "UPDATE ~delivery SET call_token = NULL WHERE event_id = @unsure",
+        "uncertain, and call_token says otherwise",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("delivery_shape", Broken)],
+        "UPDATE ~delivery SET in_flight_until = NULL WHERE event_id = @unsure",
+        "uncertain, and no call was made",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("delivery_shape", Broken), ("attempt_count", Broken)],
+        "UPDATE ~delivery SET failures = 0 WHERE event_id = @unsure",
+        "uncertain, and no try is counted",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("delivery_shape", Broken)],
+        "UPDATE ~delivery SET probes = 1 WHERE event_id = @live AND handler_id = #mail",
+        "ready, and asked about",
+    )
+    .event("evt_live")
+    .of("mail", 1),
+    damage(
+        &[("uncertain", Warning)],
+        "UPDATE ~delivery SET run_at = now() - interval '1 hour' WHERE event_id = @unsure AND handler_id = #mail",
+        "due to be asked about for 3600 s",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("uncertain", Warning)],
+        "INSERT INTO ~attempt (event_id, handler_id, run, ended_at, verdict, answer)
+         SELECT event_id, handler_id, run, now() - interval '1 hour', 'evidence', 'succeeded' FROM ~delivery
+          WHERE event_id = @unsure AND handler_id = #mail",
+        "its late answer is kept",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("resend", Broken)],
+        "UPDATE ~delivery SET state = 'leased', uncertain_at = NULL, call_token = NULL, lease_token = gen_random_uuid(),
+                leased_at = now(), lease_until = now() + interval '1 hour', run_at = now() WHERE event_id = @unsure AND handler_id = #mail",
+        "sent again before",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("resend", Broken), ("attempt_count", Broken)],
+        "INSERT INTO ~attempt (event_id, handler_id, run, lease_token, started_at, ended_at, verdict)
+         SELECT event_id, handler_id, run, gen_random_uuid(), now(), now() + interval '1 s', 'retry' FROM ~delivery
+          WHERE event_id = @unsure AND handler_id = #mail",
+        "sent again before",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("resend", Broken)],
+        "WITH ended AS (DELETE FROM ~delivery WHERE event_id = @unsure AND handler_id = #mail RETURNING *)
+         INSERT INTO ~outcome (event_id, handler_id, run, generation, result, decided_by, attempts, finished_at)
+         SELECT event_id, handler_id, run, generation, 'succeeded', 'handler', 2, now() FROM ended",
+        "sent again before",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
     // What it stands on.
     damage(
         &[("guards", Broken)],

@@ -23,6 +23,7 @@ use super::{JUDGE, judge, late, ledger, mail, paid, replay_of};
 /// | `evt_old` | cancelled when its handler `old` was retired |
 /// | `evt_mode` | ignored; beside it an unreadable one |
 /// | `evt_live`, `evt_leased` | wait for `ledger` and `mail`; the latter is leased by `ledger` |
+/// | `evt_unsure` | the same, but of a call by `mail` the result is unknown |
 pub(super) async fn eventful(db: Arc<TestDb>) -> Arc<TestDb> {
     db.execute(&format!("{LEDGER}{JUDGE}")).await;
     let inbox = received(&db).await;
@@ -120,6 +121,7 @@ async fn left_waiting(db: &Arc<TestDb>) {
     .await;
     storing.put(&paid("evt_live")).await;
     storing.put(&paid("evt_leased")).await;
+    storing.put(&paid("evt_unsure")).await;
     let store = storing.engine.store();
     store
         .replay(&replay_of("evt_no", "ledger", false))
@@ -131,6 +133,19 @@ async fn left_waiting(db: &Arc<TestDb>) {
                 lease_until = now() + interval '1 hour'
           WHERE event_id = (SELECT id FROM oncehook.event WHERE key = 'evt_leased')
             AND handler_id = (SELECT id FROM oncehook.handler WHERE name = 'ledger')",
+    )
+    .await;
+    // As if `mail` made calls: one without an answer, which waits for a person.
+    db.execute(
+        "WITH unsure AS (
+           UPDATE oncehook.delivery SET state = 'uncertain', failures = 1, first_try_at = now(), run_at = 'infinity', uncertain_at = now(),
+                  call_token = gen_random_uuid(), in_flight_until = now() + interval '1 hour'
+            WHERE event_id = (SELECT id FROM oncehook.event WHERE key = 'evt_unsure')
+              AND handler_id = (SELECT id FROM oncehook.handler WHERE name = 'mail')
+           RETURNING *)
+         INSERT INTO oncehook.attempt (event_id, handler_id, run, lease_token, started_at, ended_at, verdict, error, in_flight_until)
+         SELECT event_id, handler_id, run, call_token, first_try_at, uncertain_at, 'unknown', 'HTTP 500: result unknown', in_flight_until
+           FROM unsure",
     )
     .await;
     // The answer of a call whose lease another row has ended.

@@ -1,6 +1,6 @@
 //! The service behind an `http` handler, with an effect of its own and a log of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,6 +40,8 @@ struct State {
     honours_key: bool,
     plan: Box<Plan>,
     keys: Mutex<HashMap<String, (usize, Option<Known>)>>,
+    /// Effect keys that it was asked about.
+    asked: Mutex<HashSet<String>>,
 }
 
 /// A running service on an address that stays the same.
@@ -65,6 +67,7 @@ impl Service {
                 honours_key,
                 plan: Box::new(plan),
                 keys: Mutex::default(),
+                asked: Mutex::default(),
             }),
         };
         service.listen().await;
@@ -74,6 +77,12 @@ impl Service {
     /// What a handler posts to.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/effects", self.address)
+    }
+
+    /// Where it can be asked about an effect key. Of each it cannot tell at the first time; then it says
+    /// what is in its log, so that one that is slow to apply says "absent" before it has.
+    pub(crate) fn probe_url(&self) -> String {
+        format!("http://{}/by-key/{{effect_key}}", self.address)
     }
 
     /// Refuses connections from now on. What it is applying it applies.
@@ -97,6 +106,9 @@ impl Service {
 impl State {
     async fn answer(&self, call: Received) -> Reply {
         let effect_key = call.header("Idempotency-Key").unwrap().to_owned();
+        if call.path == format!("/by-key/{effect_key}") {
+            return Reply::status(200).body(self.about(&effect_key));
+        }
         let body: Value = serde_json::from_slice(&call.body).unwrap();
         let key = body["id"].as_str().unwrap().to_owned();
         let amount = body["amount"].as_i64().unwrap();
@@ -131,6 +143,17 @@ impl State {
         self.log.append_durably(&applied).await;
         self.set(&effect_key, Some(Known::Applied));
         after(behaviour)
+    }
+
+    /// The answer to a probe.
+    fn about(&self, effect_key: &str) -> &'static str {
+        if self.asked.lock().unwrap().insert(effect_key.to_owned()) {
+            return r#"{"state":"unknown"}"#;
+        }
+        match self.keys.lock().unwrap().get(effect_key) {
+            Some((_, Some(Known::Applied))) => r#"{"state":"applied"}"#,
+            _ => r#"{"state":"absent"}"#,
+        }
     }
 
     /// Counts a call; whoever gets `None` is to apply the effect.

@@ -93,10 +93,15 @@ impl Trial {
 
     /// A node with the source and the three handlers, and further lines of these.
     pub(crate) fn app(&self, sql: &str, call: &str) -> AppBuilder {
+        self.app_with("on_unknown = \"retry\"", sql, call)
+    }
+
+    /// The same with what becomes of calls whose result is unknown.
+    pub(crate) fn app_with(&self, on_unknown: &str, sql: &str, call: &str) -> AppBuilder {
         let events = |event_type: &str| format!("events = [\"{SOURCE}:{event_type}\"]");
         let flaky = format!("{}\n{sql}", events(REFUNDED));
         let shipping = format!(
-            "{}\nsecrets = [{{ label = \"a\", value = {CALL_SECRET:?} }}]\non_unknown = \"retry\"\n{call}",
+            "{}\nsecrets = [{{ label = \"a\", value = {CALL_SECRET:?} }}]\n{on_unknown}\n{call}",
             events(SHIPPED)
         );
         TestApp::builder()

@@ -1,0 +1,233 @@
+//! Single calls of `http` and `external` handlers: each goes out and is settled by itself.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::domain::Verdict;
+use crate::store::delivery::Lease;
+use crate::store::handling::{self, Payload};
+use crate::store::lanes;
+use crate::store::locked::Plans;
+
+use super::flow::{Begun, Tries};
+use super::handler::{
+    Delivered,
+    external::{self, NotSettled, Sent},
+    function::delivered,
+};
+use super::newer::{self, Guarded, Versioned};
+use super::settle::{self, Transitions};
+use super::work::{Back, give_back, not_written, put_back};
+use super::{ActiveHandler, Context, Outside};
+
+/// A call that was not started this long after its claim is given back.
+const START_WITHIN: Duration = Duration::from_secs(1);
+
+/// A lease of a handler that makes calls, with what is sent.
+pub(super) struct Call {
+    lease: Lease,
+    payload: Option<Payload>,
+    begun: Begun,
+    claimed_at: Instant,
+}
+
+/// Loads the payloads of claimed calls in one query. What cannot be started in time is given
+/// back, repetitions beyond their budget are put off.
+pub(super) async fn prepare(
+    context: &Context,
+    handler: &Arc<ActiveHandler>,
+    leases: Vec<Lease>,
+    claimed_at: Instant,
+    alone: bool,
+) -> Vec<Call> {
+    let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
+    let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
+    put_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
+    let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
+    if leases.is_empty() {
+        return Vec::new();
+    }
+    let loaded = async {
+        context
+            .registry
+            .learn_names(&context.store, &leases)
+            .await?;
+        let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
+        let connection = context.store.dispatch().await?;
+        handling::payloads(&connection, &events).await
+    }
+    .await;
+    match loaded {
+        Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
+            .into_iter()
+            .zip(begun)
+            .map(|(lease, begun)| {
+                let payload = payloads.remove(&lease.event_id);
+                Call {
+                    lease,
+                    payload,
+                    begun,
+                    claimed_at,
+                }
+            })
+            .collect(),
+        Ok(_) => {
+            give_back(context, &leases, handler.spec.lease).await;
+            Vec::new()
+        }
+        Err(error) => {
+            tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
+            give_back(context, &leases, handler.spec.lease).await;
+            Vec::new()
+        }
+    }
+}
+
+/// Makes one call and settles it. No transaction is open while it is on its way.
+pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Call) {
+    let Call {
+        lease,
+        payload,
+        begun,
+        claimed_at,
+    } = call;
+    let Some(outside) = &handler.outside else {
+        return;
+    };
+    // A process that was stopped since the claim must not send when another may have.
+    if claimed_at.elapsed() > START_WITHIN {
+        return give_back(&context, &[lease], handler.spec.lease).await;
+    }
+    let began = Instant::now();
+    let event = match (&lease.event, payload) {
+        (Some(event), Some(payload)) => delivered(&context, &handler, &lease, event, payload)
+            .ok_or_else(Verdict::source_unknown),
+        _ => Err(Verdict::payload_expired()),
+    };
+    let event = match event {
+        Ok(event) => event,
+        Err(verdict) => {
+            let ended = Ended::without_a_call(&lease);
+            return settle_call(&context, &handler, ended, verdict, began).await;
+        }
+    };
+    let mut ended = Ended {
+        lease: &lease,
+        event: Some(&event),
+        versioned: None,
+    };
+    match newer::guard_call(&context, &handler, &lease, &event.body).await {
+        Ok(Guarded::Run(found)) => ended.versioned = found,
+        Ok(Guarded::Stale(verdict)) => {
+            let ended = Ended::without_a_call(&lease);
+            return settle_call(&context, &handler, ended, verdict, began).await;
+        }
+        Ok(Guarded::Later) => {}
+        Err(error) => {
+            tracing::warn!(error = %error, handler = %handler.spec.name, "not compared with what was applied; the lease is given back");
+            return give_back(&context, &[lease], handler.spec.lease).await;
+        }
+    }
+    let Sent { verdict, works } = external::call(&handler, outside, &event).await;
+    // At once: the claims that come next must not wait for the settle.
+    if let Some(works) = works {
+        begun.ended(works);
+    }
+    settle_call(&context, &handler, ended, verdict, began).await;
+}
+
+/// A call that has ended, or that was not made.
+struct Ended<'c> {
+    lease: &'c Lease,
+    /// `None` where no call was made.
+    event: Option<&'c Delivered>,
+    versioned: Option<Versioned<'c>>,
+}
+
+impl<'c> Ended<'c> {
+    fn without_a_call(lease: &'c Lease) -> Self {
+        Self {
+            lease,
+            event: None,
+            versioned: None,
+        }
+    }
+}
+
+/// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence.
+async fn settle_call(
+    context: &Context,
+    handler: &ActiveHandler,
+    ended: Ended<'_>,
+    mut verdict: Verdict,
+    began: Instant,
+) {
+    let end = began + handler.spec.lease + handler.spec.timeout;
+    while Instant::now() < end {
+        let settled = settle_once(context, handler, &ended, &verdict, began).await;
+        // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
+        context.store.recheck_lanes(lanes::of([ended.lease]));
+        match settled {
+            Ok(()) => return,
+            Err(NotSettled::Store(error)) => not_written(context, handler, &error).await,
+            Err(NotSettled::Undone(error) | NotSettled::Broken(error)) => {
+                verdict = Verdict::Unknown { after: None, error };
+            }
+        }
+    }
+}
+
+async fn settle_once(
+    context: &Context,
+    handler: &ActiveHandler,
+    ended: &Ended<'_>,
+    verdict: &Verdict,
+    began: Instant,
+) -> Result<(), NotSettled> {
+    let lease = ended.lease;
+    // Only an `external` handler writes something of its own.
+    let settles = match (&handler.outside, ended.event) {
+        (Some(Outside::Code(code)), Some(event)) => {
+            external::answer_of(verdict).map(|answer| (code, event, answer))
+        }
+        _ => None,
+    };
+    let plans = match settles {
+        Some(_) => Plans::Handlers,
+        None => Plans::Ours,
+    };
+    let leases = std::slice::from_ref(lease);
+    let connection = context.store.dispatch().await?;
+    let (transaction, locked) = settle::begin(&connection, handler, leases, plans).await?;
+    let mut transitions = Transitions::default();
+    let written = async {
+        if !locked.ours.is_empty() {
+            if let Some((code, event, answer)) = settles {
+                let xact = locked.xact.as_deref().unwrap_or_default();
+                external::settle(&transaction, handler, code, event, answer, xact).await?;
+                transaction.plan_by_index().await?;
+            }
+            if let (Verdict::Done { .. }, Some(versioned)) = (verdict, &ended.versioned) {
+                transitions.applied(handler, versioned);
+            }
+            transitions.decide(handler, lease, verdict, began);
+        } else if locked.finished.is_empty() {
+            transitions.evidence(lease, verdict, began);
+        }
+        transitions.write(handler, &transaction).await?;
+        Ok(())
+    }
+    .await;
+    match written {
+        Ok(()) => transaction.commit().await?,
+        Err(NotSettled::Store(error)) => {
+            transaction.rollback(&error).await;
+            return Err(NotSettled::Store(error));
+        }
+        // Left unclean on purpose: the connection is dropped.
+        Err(failure) => return Err(failure),
+    }
+    transitions.report(handler);
+    context.emitted.notify_one();
+    Ok(())
+}

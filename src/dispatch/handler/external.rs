@@ -1,0 +1,206 @@
+//! Calls to the outside: the `external` kind, and what the engine makes of one.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+
+use crate::domain::{Probed, Verdict};
+use crate::store::transaction::Transaction;
+use crate::store::{StoreError, Work};
+
+use super::super::{ActiveHandler, Outside};
+use super::error_text;
+use super::function::{self, Answer, Delivered, Function, HandlerError};
+use super::transactional::{Ran, RunError};
+
+/// A call of your own to something outside the database, in three parts.
+///
+/// The engine never repeats a call whose result is not known: it asks [`External::probe`], and sends
+/// again only when that says [`Probed::Absent`] at a time when the call can no longer be under way.
+/// Every part is given the effect key, which is the same at every try of a run: send it along, and ask
+/// for it.
+///
+/// An error, a panic or a run longer than the handler's `timeout` in [`External::call`] means that the
+/// result is unknown. Where you know that nothing was done, say so: `Ok(Answer::Retry(..))`.
+#[async_trait]
+pub trait External: Send + Sync + 'static {
+    /// Makes the call. No transaction is open.
+    async fn call(&self, effect_key: &str, event: &Delivered) -> Result<Answer, HandlerError>;
+
+    /// Writes to your tables what the call did, in the transaction that records the outcome. Run
+    /// where the call, a late answer of it or a probe ended it, with [`Answer::Done`],
+    /// [`Answer::DoneWith`], [`Answer::Failed`] or [`Answer::Skip`]; not where a person did.
+    ///
+    /// An error leaves the result unknown: the call is not repeated, the probe is asked, and this is
+    /// run again.
+    async fn settle(
+        &self,
+        event: &Delivered,
+        answer: &Answer,
+        work: &Work<'_>,
+    ) -> Result<(), HandlerError> {
+        let _ = (event, answer, work);
+        Ok(())
+    }
+
+    /// Asks whether the effect key was applied. No transaction is open; two nodes may ask at once.
+    /// An error means that it cannot tell.
+    async fn probe(&self, effect_key: &str, event: &Delivered) -> Result<Probed, HandlerError>;
+}
+
+/// The result of a call is not known, and how long the receiver wants to be left alone.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub(super) struct Unknown {
+    pub(super) after: Option<Duration>,
+    pub(super) error: String,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) verdict: Verdict,
+    /// Whether the receiver answered as one that works; `None` when nothing was sent.
+    pub(crate) works: Option<bool>,
+}
+
+/// The answer to a call, and whether its receiver works.
+pub(super) type Answered = (Result<Answer, HandlerError>, Option<bool>);
+
+/// Makes the call and tells what is known of its result. One without a result says of the receiver
+/// that it does not work.
+pub(crate) async fn call(handler: &ActiveHandler, outside: &Outside, event: &Delivered) -> Sent {
+    let timeout = handler.spec.timeout;
+    let unknown = |error: String| Verdict::Unknown { after: None, error };
+    let answered = AssertUnwindSafe(answered(outside, event)).catch_unwind();
+    let (verdict, works) = match tokio::time::timeout(timeout, answered).await {
+        Ok(Ok((Ok(answer), works))) => (function::verdict(answer), works),
+        Ok(Ok((Err(error), works))) => {
+            let after = error_text::cause::<Unknown>(error.as_ref()).and_then(|u| u.after);
+            let error = error_text::of_error(error.as_ref());
+            (Verdict::Unknown { after, error }, works)
+        }
+        Ok(Err(_)) => {
+            let error = "the handler panicked: result unknown".to_owned();
+            (unknown(error), Some(false))
+        }
+        Err(_) => {
+            let error = format!("no answer within {timeout:?}: result unknown");
+            (unknown(error), Some(false))
+        }
+    };
+    Sent { verdict, works }
+}
+
+async fn answered(outside: &Outside, event: &Delivered) -> Answered {
+    match outside {
+        Outside::Http(calls) => calls.send(event).await,
+        Outside::Code(code) => {
+            let answer = code.call(&event.effect_key, event).await;
+            let works = !matches!(answer, Err(_) | Ok(Answer::Retry(..)));
+            (answer, Some(works))
+        }
+    }
+}
+
+/// Asks about the call; whatever is no answer is "cannot tell".
+pub(crate) async fn probe(handler: &ActiveHandler, outside: &Outside, event: &Delivered) -> Probed {
+    let timeout = handler.spec.timeout;
+    let asked = async {
+        match outside {
+            Outside::Http(calls) => calls.probe(event).await,
+            Outside::Code(code) => code.probe(&event.effect_key, event).await,
+        }
+    };
+    let asked = AssertUnwindSafe(asked).catch_unwind();
+    let why = match tokio::time::timeout(timeout, asked).await {
+        Ok(Ok(Ok(found))) => return function::cleaned(found),
+        Ok(Ok(Err(error))) => error_text::of_error(error.as_ref()),
+        Ok(Err(_)) => "the probe panicked".to_owned(),
+        Err(_) => format!("no answer to the probe within {timeout:?}"),
+    };
+    Probed::Unknown { why }
+}
+
+/// The end of a call as a function of the settle transaction.
+struct Settling {
+    code: Arc<dyn External>,
+    answer: Answer,
+}
+
+#[async_trait]
+impl Function for Settling {
+    async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError> {
+        self.code.settle(event, &self.answer, work).await?;
+        Ok(self.answer.clone())
+    }
+}
+
+/// Why the end of a call could not be settled.
+#[derive(Debug)]
+pub(crate) enum NotSettled {
+    /// The database; worth another try.
+    Store(StoreError),
+    /// `settle` failed: nothing of it stays, and the transaction can be used.
+    Undone(String),
+    /// `settle` ended the transaction or still runs in it: it is dropped with its connection.
+    Broken(String),
+}
+
+impl From<StoreError> for NotSettled {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Runs [`External::settle`] in a savepoint of the transaction that writes the outcome.
+pub(crate) async fn settle(
+    transaction: &Transaction<'_>,
+    handler: &ActiveHandler,
+    code: &Arc<dyn External>,
+    event: &Delivered,
+    answer: Answer,
+    xact: &str,
+) -> Result<(), NotSettled> {
+    let settling = Settling {
+        code: Arc::clone(code),
+        answer,
+    };
+    match function::one(transaction, handler, &settling, event, xact, 0, false).await {
+        Ok(Ran::Verdict(Verdict::Retry { error, .. })) => Err(NotSettled::Undone(format!(
+            "the call was made and could not be settled: {error}"
+        ))),
+        Ok(_) => Ok(()),
+        Err(RunError::Store(error)) => Err(NotSettled::Store(error)),
+        Err(RunError::EndedTransaction(_)) => {
+            tracing::error!(handler = %handler.spec.name, "settle ended the engine's transaction: what it committed cannot be taken back");
+            Err(NotSettled::Broken(
+                "the call was made, and settle ended the engine's transaction".to_owned(),
+            ))
+        }
+        Err(RunError::TimedOut) => Err(NotSettled::Broken(format!(
+            "the call was made, and settle took longer than {:?}",
+            handler.spec.timeout
+        ))),
+    }
+}
+
+/// The final answer that a verdict stands for; `None` where nothing is settled.
+pub(crate) fn answer_of(verdict: &Verdict) -> Option<Answer> {
+    match verdict {
+        Verdict::Done { resource } => Some(match resource {
+            None => Answer::Done,
+            Some(resource) => Answer::DoneWith(resource.clone()),
+        }),
+        Verdict::Failed { reason } => Some(Answer::Failed(reason.clone())),
+        Verdict::Skip { reason } => Some(Answer::Skip(reason.clone())),
+        Verdict::Retry { .. }
+        | Verdict::NotYet { .. }
+        | Verdict::Permanent { .. }
+        | Verdict::Unknown { .. }
+        | Verdict::Lost { .. } => None,
+    }
+}

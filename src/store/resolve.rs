@@ -1,0 +1,222 @@
+//! A person's decision about a call whose result is not known, or about a held delivery: reasoned, audited, never implicit.
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::domain::{DecidedBy, EffectKey, Ending};
+
+use super::lanes::LaneOf;
+use super::query::{Found, Resolved};
+use super::replay::{self, handler_by_name};
+use super::transaction::{Limits, Transaction};
+use super::uncertain::{self, Live};
+use super::{Store, StoreError, audit};
+
+/// What a person decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resolution {
+    /// The effect is there.
+    Succeeded,
+    /// It was refused for good.
+    Failed,
+    /// It was not applied: it is tried again under the same effect key.
+    Retry,
+    /// It is given up: a dead letter.
+    Dead,
+}
+
+impl Resolution {
+    /// Every one of them.
+    pub const ALL: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Retry, Self::Dead];
+
+    /// The word used on the command line, in the API and in the audit.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Retry => "retry",
+            Self::Dead => "dead",
+        }
+    }
+
+    /// The one of that name.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == word)
+    }
+
+    fn ending(self) -> Option<Ending> {
+        match self {
+            Self::Succeeded => Some(Ending::Succeeded),
+            Self::Failed => Some(Ending::Failed),
+            Self::Dead => Some(Ending::Dead),
+            Self::Retry => None,
+        }
+    }
+}
+
+/// One decision as given.
+#[derive(Debug, Clone)]
+pub struct ResolveRequest {
+    /// Source name.
+    pub source: String,
+    /// Event key, or the provider's id when unambiguous.
+    pub key: String,
+    /// Handler name.
+    pub handler: String,
+    /// What is decided.
+    pub resolution: Resolution,
+    /// Why; goes into the outcome and `audit`.
+    pub reason: String,
+    /// Where it was seen, such as the receiver's id of the payment; goes into `audit`.
+    pub evidence: Option<String>,
+    /// Who; goes into `audit`.
+    pub actor: String,
+}
+
+impl Store {
+    /// Ends one uncertain or held delivery by a person's word, or has it tried again.
+    ///
+    /// A retry of an uncertain one is the same run. That of a held one is the next: the run that could
+    /// not succeed is a dead letter, and its lane waits for the new one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] for an unknown event or handler; [`StoreError::Refused`] when the
+    /// delivery is neither uncertain nor held, and for `retry` while the call may still be under way. Nothing has
+    /// changed then.
+    pub async fn resolve(&self, request: &ResolveRequest) -> Result<Resolved, StoreError> {
+        if request.reason.trim().is_empty() {
+            return Err(StoreError::Refused(
+                "a reason is required: it goes into the audit".into(),
+            ));
+        }
+        let found = self.find(&request.source, &request.key).await?;
+        let connection = self.admin().await?;
+        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        let done = resolve_in(&transaction, request, &found).await;
+        let (resolved, lane) = transaction.end(done).await?;
+        drop(connection);
+        self.look_at(lane.as_slice()).await;
+        Ok(resolved)
+    }
+}
+
+async fn resolve_in(
+    transaction: &Transaction<'_>,
+    request: &ResolveRequest,
+    found: &Found,
+) -> Result<(Resolved, Option<LaneOf>), StoreError> {
+    let handler = handler_by_name(transaction, &request.handler)
+        .await?
+        .registered;
+    let refused = |why: String| {
+        Err(StoreError::Refused(format!(
+            "event {} of {} and handler {}: {why}",
+            found.key, request.source, request.handler
+        )))
+    };
+    let Some(live) = uncertain::look(transaction, found.event_id, handler.id).await? else {
+        return refused(
+            "nothing is open. A finished run is run again by `replay`, which keeps the effect key unless it succeeded".into(),
+        );
+    };
+    if !live.is_uncertain() && !live.is_held() {
+        return refused(not_open_to_decision(&live));
+    }
+    let effect_key = EffectKey::derive(
+        &found.source_first_name,
+        &found.key,
+        &handler.first_name,
+        live.generation,
+    );
+    let id = (found.event_id, handler.id, live.run);
+    let mut new_run = None;
+    match request.resolution.ending() {
+        Some(ending) => {
+            let resource = match ending {
+                Ending::Succeeded => request.evidence.as_deref(),
+                _ => None,
+            };
+            let reason = Some(request.reason.as_str());
+            uncertain::finish(
+                transaction,
+                (found.event_id, handler.id, &live),
+                ending,
+                DecidedBy::Operator,
+                reason,
+                resource,
+            )
+            .await?;
+        }
+        None if live.is_held() => {
+            let Some(next) = live.run.checked_add(1) else {
+                return refused(format!("run {} is the last there can be", live.run));
+            };
+            replay::begin_anew(transaction, found.event_id, handler.id).await?;
+            new_run = Some(next);
+        }
+        None => {
+            // Its own guard, in the statement: the clock that counts is the database's.
+            if !uncertain::release(transaction, id, None).await? {
+                return refused(format!(
+                    "the call may still be under way until {}; sent again now, it could be applied twice. \
+                     Say `retry` after that, or what you know: succeeded, failed or dead",
+                    moment(live.in_flight_until)
+                ));
+            }
+        }
+    }
+    let mut after = json!({
+        "handler": request.handler, "run": live.run, "as": request.resolution.as_str(),
+        "evidence": request.evidence,
+    });
+    if let (Some(run), Some(after)) = (new_run, after.as_object_mut()) {
+        after.insert("new_run".to_owned(), run.into());
+    }
+    audit::record(
+        transaction,
+        &request.actor,
+        "event.resolve",
+        &found.event_id.to_string(),
+        Some(&request.reason),
+        Some(&json!({
+            "handler": request.handler, "run": live.run, "state": live.state, "probes": live.probes,
+            "uncertain_at": live.uncertain_at, "in_flight_until": live.in_flight_until,
+            "effect_key": effect_key.as_str(),
+        })),
+        &after,
+    )
+    .await?;
+    let resolved = Resolved {
+        source: request.source.clone(),
+        key: found.key.as_str().to_owned(),
+        handler: request.handler.clone(),
+        run: live.run,
+        resolved_as: request.resolution.as_str(),
+        new_run,
+        effect_key: effect_key.as_str().to_owned(),
+    };
+    Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// What to do in place of a decision.
+fn not_open_to_decision(live: &Live) -> String {
+    if live.state == "leased" {
+        format!(
+            "it is being handled, at the latest until {}; there is nothing to decide yet",
+            moment(live.lease_until)
+        )
+    } else {
+        format!(
+            "it is {} and runs by itself, due {}; only a delivery whose call has an unknown result, or that is held, is decided by a person",
+            live.state,
+            moment(live.run_at)
+        )
+    }
+}
+
+fn moment(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "some later time".to_owned(), |at| at.to_string())
+}

@@ -1,0 +1,337 @@
+//! Deliveries whose call has an unknown result: begin, ask, end, release.
+//!
+//! Whoever decides locks the row first, then reads whether a late answer is there, then writes a
+//! guarded change. A late answer is written under the same lock, so neither misses the other.
+
+use std::iter;
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::domain::{DecidedBy, Ending};
+
+use super::StoreError;
+use super::connection::Connection;
+use super::delivery::{self, Lease, NewAttempt};
+use super::lanes;
+use super::transaction::{Transaction, expect_rows};
+
+const LOOK: &str = include_str!("sql/delivery_lock_any.sql");
+const BEGIN: &str = include_str!("sql/delivery_uncertain.sql");
+const CLAIM: &str = include_str!("sql/uncertain_claim.sql");
+const KEEP: &str = include_str!("sql/attempt_evidence.sql");
+const EVIDENCE: &str = include_str!("sql/uncertain_evidence.sql");
+const FINISH: &str = include_str!("sql/uncertain_finish.sql");
+const HOLD: &str = include_str!("sql/uncertain_hold.sql");
+const RELEASE: &str = include_str!("sql/uncertain_release.sql");
+const WAIT: &str = include_str!("sql/uncertain_wait.sql");
+const WAKE: &str = include_str!("sql/uncertain_wake.sql");
+
+/// A live delivery whose row is locked.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub(crate) lease_token: Option<Uuid>,
+    pub(crate) state: String,
+    pub(crate) run: i16,
+    pub(crate) generation: i16,
+    pub(crate) probes: i16,
+    /// Who asked last.
+    pub(crate) probe_token: Option<Uuid>,
+    /// The call's lease, if it is uncertain.
+    pub(crate) call_token: Option<Uuid>,
+    pub(crate) run_at: Option<Timestamp>,
+    pub(crate) lease_until: Option<Timestamp>,
+    pub(crate) in_flight_until: Option<Timestamp>,
+    pub(crate) uncertain_at: Option<Timestamp>,
+    /// The lane that it is in.
+    pub(crate) lane: Option<String>,
+}
+
+impl Live {
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.state == "uncertain"
+    }
+
+    /// Whether it cannot go on, and its lane waits for a person.
+    pub(crate) fn is_held(&self) -> bool {
+        self.state == "held"
+    }
+}
+
+/// An uncertain delivery that is this node's to ask about.
+#[derive(Debug, Clone)]
+pub(crate) struct Doubt {
+    /// What is known of it; its token is the probe's.
+    pub(crate) lease: Lease,
+    /// Probes asked, this one included.
+    pub(crate) probes: i16,
+    /// No call could be under way any more when it was taken.
+    pub(crate) landed: bool,
+}
+
+/// A late answer that ends an uncertain delivery.
+#[derive(Debug, Clone)]
+pub(crate) struct Evidence {
+    pub(crate) answer: String,
+    pub(crate) resource: Option<String>,
+    pub(crate) text: String,
+}
+
+/// Locks the delivery whatever its state; `None`: it is finished.
+pub(crate) async fn look(
+    transaction: &Transaction<'_>,
+    event_id: Uuid,
+    handler_id: i32,
+) -> Result<Option<Live>, StoreError> {
+    let rows = transaction.query(LOOK, &[&event_id, &handler_id]).await?;
+    Ok(rows.first().map(live))
+}
+
+fn live(row: &Row) -> Live {
+    // Infinity is no moment.
+    let time = |column: &str| {
+        row.try_get::<_, Option<SystemTime>>(column)
+            .ok()
+            .flatten()
+            .and_then(|at| Timestamp::try_from(at).ok())
+    };
+    Live {
+        lease_token: row.get("lease_token"),
+        state: row.get("state"),
+        run: row.get("run"),
+        generation: row.get("generation"),
+        probes: row.get("probes"),
+        probe_token: row.get("probe_token"),
+        call_token: row.get("call_token"),
+        run_at: time("run_at"),
+        lease_until: time("lease_until"),
+        in_flight_until: time("in_flight_until"),
+        uncertain_at: time("uncertain_at"),
+        lane: row.get("lane"),
+    }
+}
+
+/// Makes a delivery uncertain and records the try that did it; the row must be locked and still ours.
+/// `first_probe` is counted from now; a late answer that is there already is read at once. `left_lane`:
+/// the lane that it leaves, in which the next one is promoted.
+pub(crate) async fn begin(
+    transaction: &Transaction<'_>,
+    attempt: &NewAttempt,
+    losses_alone: i16,
+    first_probe: Option<Duration>,
+    left_lane: Option<&str>,
+) -> Result<(), StoreError> {
+    let known = evidence(
+        transaction,
+        attempt.event_id,
+        attempt.handler_id,
+        attempt.run,
+        attempt.token,
+    )
+    .await?;
+    let first_probe = match known {
+        Some(_) => Some(0.0),
+        None => first_probe.map(|delay| delay.as_secs_f64()),
+    };
+    let changed = transaction
+        .execute(
+            BEGIN,
+            &[
+                &attempt.event_id,
+                &attempt.handler_id,
+                &attempt.token,
+                &attempt.verdict,
+                &attempt.error,
+                &attempt.age.as_secs_f64(),
+                &first_probe,
+                &losses_alone,
+                &left_lane.is_some(),
+            ],
+        )
+        .await?;
+    expect_rows("delivery_uncertain", changed, 1)?;
+    lanes::promote_next(transaction, iter::once((attempt.handler_id, left_lane))).await
+}
+
+/// Takes up to `limit` uncertain deliveries that are due, each with the time after which another may.
+pub(crate) async fn claim(
+    connection: &Connection,
+    handlers: &[(i32, Duration)],
+    limit: usize,
+) -> Result<Vec<Doubt>, StoreError> {
+    let ids: Vec<i32> = handlers.iter().map(|(id, _)| *id).collect();
+    let times: Vec<f64> = handlers
+        .iter()
+        .map(|(_, time)| time.as_secs_f64())
+        .collect();
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = connection
+        .query_by_index(CLAIM, &[&ids, &times, &limit])
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| Doubt {
+            lease: delivery::lease(row),
+            probes: row.get("probes"),
+            landed: row.get("landed"),
+        })
+        .collect())
+}
+
+/// The late answer that ends it, if there is one. `call`: the lease of the call in question.
+pub(crate) async fn evidence(
+    transaction: &Transaction<'_>,
+    event_id: Uuid,
+    handler_id: i32,
+    run: i16,
+    call: Uuid,
+) -> Result<Option<Evidence>, StoreError> {
+    let rows = transaction
+        .query(EVIDENCE, &[&event_id, &handler_id, &run, &call])
+        .await?;
+    Ok(rows.first().map(|row| Evidence {
+        answer: row.get(0),
+        resource: row.get(1),
+        text: row.get::<_, Option<String>>(2).unwrap_or_default(),
+    }))
+}
+
+/// Outcome and delete, then the next of its lane; the row must be locked and wait for a word.
+pub(crate) async fn finish(
+    transaction: &Transaction<'_>,
+    (event_id, handler_id, live): (Uuid, i32, &Live),
+    ending: Ending,
+    by: DecidedBy,
+    reason: Option<&str>,
+    resource: Option<&str>,
+) -> Result<(), StoreError> {
+    let changed = transaction
+        .execute(
+            FINISH,
+            &[
+                &event_id,
+                &handler_id,
+                &live.run,
+                &ending.as_str(),
+                &by.as_str(),
+                &reason,
+                &resource,
+                &live.state,
+            ],
+        )
+        .await?;
+    expect_rows("uncertain_finish", changed, 1)?;
+    lanes::promote_next(transaction, iter::once((handler_id, live.lane.as_deref()))).await
+}
+
+/// Keeps the head of a lane where it is, for a person to decide; the row must be locked and uncertain.
+pub(crate) async fn hold(
+    transaction: &Transaction<'_>,
+    (event_id, handler_id, run): (Uuid, i32, i16),
+    reason: &str,
+) -> Result<(), StoreError> {
+    let changed = transaction
+        .execute(HOLD, &[&event_id, &handler_id, &run, &reason])
+        .await?;
+    expect_rows("uncertain_hold", changed, 1)
+}
+
+/// Makes it ready again; `false` when the probe's word no longer counts or the call may still be under
+/// way. `probe_token` is `None` for a person's word.
+pub(crate) async fn release(
+    transaction: &Transaction<'_>,
+    (event_id, handler_id, run): (Uuid, i32, i16),
+    probe_token: Option<Uuid>,
+) -> Result<bool, StoreError> {
+    let changed = transaction
+        .execute(RELEASE, &[&event_id, &handler_id, &run, &probe_token])
+        .await?;
+    Ok(changed == 1)
+}
+
+/// When an uncertain delivery is looked at next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// So long after it became uncertain.
+    At(Duration),
+    /// When its call can no longer be under way.
+    Landed,
+    /// When a late answer comes, or a person does.
+    Never,
+}
+
+/// Puts off the next question, by `gap` at least; `false` when another has asked since.
+pub(crate) async fn wait(
+    transaction: &Transaction<'_>,
+    lease: &Lease,
+    next: Next,
+    gap: Duration,
+) -> Result<bool, StoreError> {
+    let at = match next {
+        Next::At(at) => Some(at.as_secs_f64()),
+        Next::Landed | Next::Never => None,
+    };
+    let landed = next == Next::Landed;
+    let changed = transaction
+        .execute(
+            WAIT,
+            &[
+                &lease.event_id,
+                &lease.handler_id,
+                &lease.run,
+                &lease.token,
+                &at,
+                &landed,
+                &gap.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(changed == 1)
+}
+
+/// Has a late answer read at once, if its delivery is uncertain; the row must be locked.
+pub(crate) async fn wake(
+    transaction: &Transaction<'_>,
+    late: &NewAttempt,
+) -> Result<bool, StoreError> {
+    let changed = transaction
+        .execute(WAKE, &[&late.event_id, &late.handler_id, &late.run])
+        .await?;
+    Ok(changed == 1)
+}
+
+/// An answer that came after its lease was lost.
+#[derive(Debug, Clone)]
+pub(crate) struct LateAnswer {
+    pub(crate) attempt: NewAttempt,
+    /// The result that it stands for, if it is definite.
+    pub(crate) answer: Option<Ending>,
+    pub(crate) resource: Option<String>,
+}
+
+/// Records an answer that came after its lease was lost; `false` when this very try was settled
+/// and only the word of its COMMIT was lost.
+pub(crate) async fn record_evidence(
+    transaction: &Transaction<'_>,
+    late: &LateAnswer,
+) -> Result<bool, StoreError> {
+    let attempt = &late.attempt;
+    let recorded = transaction
+        .execute(
+            KEEP,
+            &[
+                &attempt.event_id,
+                &attempt.handler_id,
+                &attempt.run,
+                &attempt.token,
+                &attempt.error,
+                &attempt.age.as_secs_f64(),
+                &late.answer.map(Ending::as_str),
+                &late.resource,
+            ],
+        )
+        .await?;
+    Ok(recorded == 1)
+}
