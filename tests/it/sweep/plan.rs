@@ -52,7 +52,7 @@ impl Spot {
     /// One poll that finds nothing is like another, and so are connections while they are made.
     fn is_like_the_first(&self) -> bool {
         self.is_of_a_new_connection()
-            || ["(idle)", " gauges ", " noti"]
+            || ["(idle)", " gauges ", " lane_headless ", " noti"]
                 .iter()
                 .any(|text| self.name.contains(text))
     }
