@@ -408,19 +408,14 @@ async fn activate(
         .collect();
     let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
 
-    let routes = Routes::new(
-        handlers
-            .iter()
-            .zip(&handler_ids)
-            .map(|(spec, row)| {
-                let taking = Taking {
-                    events: spec.events.clone(),
-                    priorities: spec.priorities.clone(),
-                    lane: spec.lane.clone(),
-                };
-                (row.id, taking)
-            }),
-    );
+    let routes = Routes::new(handlers.iter().zip(&handler_ids).map(|(spec, row)| {
+        let taking = Taking {
+            events: spec.events.clone(),
+            priorities: spec.priorities.clone(),
+            lane: spec.lane.clone(),
+        };
+        (row.id, taking)
+    }));
     let sources: HashMap<String, (i32, Arc<Source>)> = sources
         .into_iter()
         .zip(&source_ids)
