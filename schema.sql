@@ -37,19 +37,26 @@ CREATE FUNCTION oncehook.uuid7_floor(at timestamptz) RETURNS uuid
 -- Invariant: `recipe` says how event keys are built. A node whose configuration builds them in
 -- another way is refused at start, since the same event would be taken for a new one.
 -- `first_name` is part of every effect key, so a rename changes none.
+-- `paused_*`: set by `sources pause`, cleared by `sources resume`: since when its events are stored
+-- and not handled, by whom, why.
 CREATE TABLE oncehook.source (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
   first_name text COLLATE "C" NOT NULL UNIQUE,
   former_names text[] COLLATE "C" NOT NULL DEFAULT '{}',
   recipe     text COLLATE "C" NOT NULL,
-  created_at timestamptz NOT NULL DEFAULT now()
+  created_at timestamptz NOT NULL DEFAULT now(),
+  paused_at  timestamptz,
+  paused_by  text,
+  paused_reason text,
+  CONSTRAINT source_paused_check CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
 
 -- A configured handler and its stable small id.
 -- Written: at start and reload. Renamed by `was`. `handlers retire` sets retired_at. Never deleted:
 -- a retired name is never used again, because outcomes and effect keys refer to it.
 -- `lane_by`: where its deliveries' lanes are read from, as configured last; a replay reads it.
+-- `paused_*`: as for a source, by `handlers pause` and `handlers resume`.
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
@@ -57,8 +64,23 @@ CREATE TABLE oncehook.handler (
   former_names text[] COLLATE "C" NOT NULL DEFAULT '{}',
   created_at timestamptz NOT NULL DEFAULT now(),
   retired_at timestamptz,
-  lane_by    text COLLATE "C"
+  lane_by    text COLLATE "C",
+  paused_at  timestamptz,
+  paused_by  text,
+  paused_reason text,
+  CONSTRAINT handler_paused_check CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
+
+-- What the nodes have taken of a handler's `rate`, and the lock that makes its caps exact.
+-- Written: a row with its handler; updated by the claim of a capped handler, which holds the row's
+-- lock from before it counts the leases until its COMMIT. Never deleted.
+-- Apart from `handler`, whose rows are read and locked for other reasons.
+-- Invariant: `tokens` is what was left at `refilled_at`, by the database's clock.
+CREATE TABLE oncehook.handler_cap (
+  handler_id  int PRIMARY KEY,
+  tokens      float8 NOT NULL DEFAULT 0,
+  refilled_at timestamptz NOT NULL DEFAULT 'epoch'
+) WITH (fillfactor = 50);
 
 -- Receiving ----------------------------------------------------------------------------------------
 
@@ -199,6 +221,10 @@ CREATE SEQUENCE oncehook.lane_seq;
 -- took the last head away, and by a look after the commit of either that or the insert.
 -- `not_yet`: tries that found its time not come, which are no failures; since when.
 -- `held`: no later try can succeed and its lane waits for a person; `state_reason` says why.
+-- `priority`: 0 high, 1 normal, 2 low; as the handler's settings said when the event came.
+-- `paused_source`: set aside because its source, of this id, is paused. The claim's indexes do not
+-- hold these rows, so it does not get slower by their number. Set by the node that met it, cleared
+-- within two polls after the source is resumed; `run_at` stays.
 -- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
 -- new row versions on the same page.
 CREATE TABLE oncehook.delivery (
@@ -219,6 +245,8 @@ CREATE TABLE oncehook.delivery (
   lane         text COLLATE "C" CHECK (octet_length(lane) BETWEEN 1 AND 200),
   lane_seq     bigint,
   state_reason text,
+  priority     smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 2),
+  paused_source int,
   not_yet      smallint NOT NULL DEFAULT 0,
   not_yet_since timestamptz,
   PRIMARY KEY (event_id, handler_id),
@@ -226,12 +254,16 @@ CREATE TABLE oncehook.delivery (
   CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
   CHECK ((state = 'leased') = (leased_at IS NOT NULL)),
   CHECK ((lane IS NULL) = (lane_seq IS NULL)),
-  CHECK (state <> 'blocked' OR lane IS NOT NULL)
+  CHECK (state <> 'blocked' OR lane IS NOT NULL),
+  CONSTRAINT delivery_paused_check CHECK (paused_source IS NULL OR state = 'ready')
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 1);
-CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND NOT suspect;
-CREATE INDEX delivery_suspect ON oncehook.delivery (handler_id, run_at) WHERE state = 'ready' AND suspect;
-CREATE INDEX delivery_lease   ON oncehook.delivery (lease_until) WHERE state = 'leased';
+CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, priority, run_at)
+  WHERE state = 'ready' AND NOT suspect AND paused_source IS NULL;
+CREATE INDEX delivery_suspect ON oncehook.delivery (handler_id, run_at)
+  WHERE state = 'ready' AND suspect AND paused_source IS NULL;
+CREATE INDEX delivery_lease   ON oncehook.delivery (handler_id, lease_until) WHERE state = 'leased';
+CREATE INDEX delivery_aside   ON oncehook.delivery (paused_source) WHERE paused_source IS NOT NULL;
 CREATE UNIQUE INDEX delivery_one_head ON oncehook.delivery (handler_id, lane) WHERE lane IS NOT NULL AND state <> 'blocked';
 CREATE INDEX delivery_held ON oncehook.delivery (handler_id) WHERE state = 'held';
 CREATE INDEX delivery_blocked ON oncehook.delivery (handler_id, lane, lane_seq) WHERE state = 'blocked';
@@ -322,8 +354,8 @@ CREATE TABLE oncehook.rejected (
 );
 
 -- Who did what, why.
--- Written: in the transaction of the action itself (replay, handlers retire). Append-only, by a
--- trigger. `subject` is an event id or a handler's name.
+-- Written: in the transaction of the action itself (replay, handlers retire, pause, resume).
+-- Append-only, by a trigger. `subject` is an event id, or a handler's or source's name.
 CREATE TABLE oncehook.audit (
   id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at      timestamptz NOT NULL DEFAULT now(),

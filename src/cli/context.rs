@@ -68,6 +68,11 @@ impl Context {
         Ok(Store::new(self.settings()?, 1)?)
     }
 
+    /// The database, for reading alone: a standby will do.
+    pub(super) fn reading_store(&self) -> Result<Store, Failure> {
+        Ok(Store::new(self.settings()?.for_reading(), 1)?)
+    }
+
     /// Who acts, for `audit`.
     pub(super) fn actor(&self) -> String {
         let user = ["USER", "LOGNAME", "USERNAME"]

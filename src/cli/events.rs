@@ -38,7 +38,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         before: args.before,
         limit: args.limit,
     };
-    let page = context.store()?.events(&filter).await?;
+    let page = context.reading_store()?.events(&filter).await?;
     if context.printer.json() {
         return context.printer.value(&page);
     }

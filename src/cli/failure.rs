@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-
+use serde_json::Value;
 use tokio_postgres::error::SqlState;
 
 use crate::config::ConfigError;
@@ -90,20 +90,35 @@ impl Failure {
             Exit::Warning => "warning",
             _ => "error",
         };
-        let mut lines = vec![format!("{word}: {}", self.error)];
-        let mut last = self.error.to_string();
-        for cause in self.error.chain().skip(1) {
-            let cause = cause.to_string();
+        let mut text = format!("{word}: {}", self.said().join("\n  caused by: "));
+        if let Some(hint) = &self.hint {
+            text.push_str("\nhint: ");
+            text.push_str(hint);
+        }
+        text
+    }
+
+    /// The same for machines: `error` with its causes, and `hint`.
+    pub(super) fn json(&self) -> serde_json::Map<String, Value> {
+        let (error, hint) = (self.said().join(": "), self.hint.clone());
+        [("error", error.into()), ("hint", hint.into())]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect()
+    }
+
+    /// The error, then its causes.
+    fn said(&self) -> Vec<String> {
+        let mut said: Vec<String> = Vec::new();
+        let mut last = String::new();
+        for cause in self.error.chain().map(ToString::to_string) {
             // Wrappers often repeat what they wrap.
-            if !last.contains(&cause) {
-                lines.push(format!("  caused by: {cause}"));
+            if said.is_empty() || !last.contains(&cause) {
+                said.push(cause.clone());
             }
             last = cause;
         }
-        if let Some(hint) = &self.hint {
-            lines.push(format!("hint: {hint}"));
-        }
-        lines.join("\n")
+        said
     }
 
     /// Prints the text and gives the exit code.
@@ -123,31 +138,39 @@ impl From<ConfigError> for Failure {
     }
 }
 
+fn is_running(key: &str) -> String {
+    format!("is the database of {key} running? `oncehook dev` stops its own when it ends")
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let (exit, hint) = match &error {
             StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Migration(_) => {
                 (Exit::No, None)
             }
-            StoreError::Url(..) => (
+            StoreError::Url(key, _) => (
                 Exit::Usage,
-                Some(
-                    "write database.url as postgresql://user:password@host:5432/database?sslmode=verify-full",
-                ),
+                Some(format!(
+                    "write {key} as postgresql://user:password@host:5432/database?sslmode=verify-full"
+                )),
             ),
-            StoreError::Tls(_) | StoreError::Unavailable(_) => (
+            StoreError::Tls(_) => (
                 Exit::Unreachable,
                 Some(
-                    "is the database of database.url running? `oncehook dev` stops its own when it ends",
+                    "`sslrootcert` of the URL names the file with the certificates that its server's must lead to"
+                        .to_owned(),
                 ),
             ),
+            StoreError::Unreachable(key, _) => (Exit::Unreachable, Some(is_running(key))),
+            StoreError::Unavailable(_) => (Exit::Unreachable, Some(is_running("database.url"))),
             StoreError::Statement(_) => match error.sqlstate().map(SqlState::code) {
                 // The sentence itself says what to do.
                 Some("42P05" | "26000") => (Exit::No, None),
                 Some(code) if code.starts_with("42") || code.starts_with("3F") => (
                     Exit::No,
                     Some(
-                        "is the schema up to date? `oncehook migrate --dry-run` lists what is missing",
+                        "is the schema up to date? `oncehook migrate --dry-run` lists what is missing"
+                            .to_owned(),
                     ),
                 ),
                 _ => (Exit::Unreachable, None),

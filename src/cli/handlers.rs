@@ -1,13 +1,17 @@
-//! `handlers retire`: ends a handler for good.
+//! `handlers list`, `pause` and `resume`; `handlers retire` ends one for good.
 
 use clap::Subcommand;
 use serde_json::json;
 
+use crate::store::flow::Pausable;
+use crate::telemetry::clean;
+
 use super::context::Context;
 use super::failure::Failure;
+use super::sources::{Switch, standing, switch};
 use super::{replay, words};
 
-/// Manage handlers.
+/// List handlers, hold them back, end them.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -16,6 +20,21 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// List every handler, with its pause and its open work.
+    ///
+    /// Counts end at 10,000 per priority. Where a breaker stands is each node's own affair:
+    /// `GET /v1/handlers` and the metrics tell.
+    List,
+    /// Begin nothing of a handler until `resume`.
+    ///
+    /// Its deliveries wait. What is under way ends normally. Every node follows within one poll.
+    #[command(
+        after_help = "Example: oncehook handlers pause fulfilment --reason 'their database is restored'"
+    )]
+    Pause(Switch),
+    /// Begin a handler's deliveries again, those that waited first.
+    #[command(after_help = "Example: oncehook handlers resume fulfilment")]
+    Resume(Switch),
     /// End a handler's unfinished deliveries as cancelled and mark it retired.
     ///
     /// Take it out of the configuration of every node first.
@@ -32,7 +51,12 @@ enum Verb {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
-    let Verb::Retire { name, reason } = args.verb;
+    let (name, reason) = match args.verb {
+        Verb::List => return list(context).await,
+        Verb::Pause(wanted) => return switch(context, Pausable::Handler, &wanted, true).await,
+        Verb::Resume(wanted) => return switch(context, Pausable::Handler, &wanted, false).await,
+        Verb::Retire { name, reason } => (name, reason),
+    };
     // An unusable configuration must not keep anybody from retiring a handler.
     if context
         .config()
@@ -57,4 +81,21 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         "retired {name}: {} cancelled",
         words::count(cancelled, "delivery", "deliveries")
     ))
+}
+
+async fn list(context: &Context) -> Result<(), Failure> {
+    let handlers = context.store()?.handlers().await?;
+    if context.printer.json() {
+        return context.printer.value(&handlers);
+    }
+    for handler in &handlers {
+        context.printer.line(format_args!(
+            "{:<24} {}, {} due, {} under way",
+            clean(&handler.name),
+            standing(handler.paused.as_ref()),
+            handler.due,
+            handler.leased
+        ))?;
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ mod serve;
 mod service;
 mod show;
 mod simulate;
+mod sources;
 mod verify;
 mod words;
 
@@ -75,6 +76,7 @@ enum Verb {
     Show(show::Args),
     Replay(replay::Args),
     Handlers(handlers::Args),
+    Sources(sources::Args),
     Verify(verify::Args),
     Health(health::Args),
 }
@@ -113,6 +115,7 @@ async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
         Verb::Show(args) => show::run(context, args).await,
         Verb::Replay(args) => replay::run(context, args).await,
         Verb::Handlers(args) => handlers::run(context, args).await,
+        Verb::Sources(args) => sources::run(context, args).await,
         Verb::Verify(args) => verify::run(context, args).await,
         Verb::Health(args) => health::run(context, args).await,
     }

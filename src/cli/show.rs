@@ -7,6 +7,7 @@ use crate::telemetry::clean;
 
 use super::context::Context;
 use super::failure::{Exit, Failure};
+use super::sources::pause_text;
 use super::words::{self, count, moment};
 
 /// Show what happened to one event.
@@ -25,7 +26,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
-    let store = context.store()?;
+    let store = context.reading_store()?;
     let missing = |failure: Failure| match failure.exit() {
         Exit::No => failure.hint(format!(
             "`{} events --source {}` lists what was received; refused requests leave no event",
@@ -248,6 +249,19 @@ fn open_work(delivery: &DeliveryInfo) -> String {
         text.push_str(", leased until ");
         text.push_str(&moment(until));
     }
+    if delivery.priority != "normal" {
+        text.push_str(", priority ");
+        text.push_str(delivery.priority);
+    }
+    for (what, pause) in [
+        ("handler", &delivery.handler_paused),
+        ("source", &delivery.source_paused),
+    ] {
+        // What is leased runs all the same.
+        if let Some(pause) = pause.as_ref().filter(|_| delivery.state != "leased") {
+            text.extend([", ", what, " ", &pause_text(pause)]);
+        }
+    }
     text.push_str(", effect key ");
     text.push_str(&delivery.effect_key);
     text
@@ -316,6 +330,9 @@ mod tests {
                 run_at: at(8),
                 lease_until: Some(at(30)),
                 effect_key: "ohk_2".into(),
+                priority: "normal",
+                handler_paused: None,
+                source_paused: None,
             }],
             outcomes: vec![OutcomeInfo {
                 handler: "ledger".into(),

@@ -47,6 +47,9 @@ fn misuse_is_refused_by_the_parser() {
         "oncehook simulate a --list --count 2",
         "oncehook verify --all --since 1d",
         "oncehook verify --limit 0",
+        "oncehook verify --since 0",
+        "oncehook verify --since 2999-01-01T00:00:00Z",
+        "oncehook verify --check-time 100d",
     ] {
         let words = line.split(' ');
         assert!(Cli::try_parse_from(words).is_err(), "{line}");

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::dispatch::{HandlerKind, HandlerSpec, HttpTarget};
-use crate::domain::{LaneBy, OnDead, Pattern, Policy, RetryPolicy, VersionBy};
+use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, HttpTarget, RETRY_SHARE};
+use crate::domain::{
+    Cap, LaneBy, OnDead, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
+};
 use crate::provider::{self, Options};
 
 use super::secret::{self, Vault};
@@ -72,7 +74,10 @@ fn read(
     let lease = section.positive("lease");
     let lane = lane(section);
     let apply_if_newer = apply_if_newer(section);
-    let policy = policy(section, lane.is_some());
+    let (policy, retry_share) = policy(section, kind, lane.is_some());
+    let breaker = breaker(section);
+    let priorities = priorities(section);
+    let cap = cap(section);
     let was = was(section, name.as_deref());
     let sql_only = (
         section.text("call"),
@@ -88,6 +93,10 @@ fn read(
             section.refuse(
                 &["url", "secrets", "on_unknown", "concurrency"],
                 "belongs to kind = \"http\", not to \"sql\"",
+            );
+            section.refuse(
+                &["breaker"],
+                "belongs to kind = \"http\": a sql function runs in this database, and what stops one stops the other; `handlers pause` holds a handler back by hand",
             );
             call(section, sql_only.0).map(|call| HandlerKind::Sql { call })
         }
@@ -134,6 +143,10 @@ fn read(
         lease,
         batch: sql_only.1.unwrap_or(BATCH),
         concurrency: concurrency.unwrap_or(CONCURRENCY),
+        priorities,
+        cap,
+        breaker,
+        retry_share,
     })
 }
 
@@ -186,14 +199,113 @@ fn apply_if_newer(section: &Section<'_>) -> Option<VersionBy> {
     }
 }
 
-fn policy(section: &Section<'_>, laned: bool) -> Policy {
+/// One word for all events, or patterns for those that are not normal.
+fn priorities(section: &Section<'_>) -> Priorities {
+    const WORDS: [(&str, Priority); 3] = [
+        ("high", Priority::High),
+        ("normal", Priority::Normal),
+        ("low", Priority::Low),
+    ];
+    if !section.is_table("priority") {
+        let all = section.word("priority", &WORDS).unwrap_or_default();
+        return Priorities::all(all);
+    }
+    let Some(below) = section.below("priority", format!("{}, priority", section.place)) else {
+        return Priorities::default();
+    };
+    let mut named = Vec::new();
+    for (key, priority) in WORDS {
+        for (text, origin) in below.texts(key).unwrap_or_default() {
+            match Pattern::parse(text) {
+                Ok(pattern) => named.push((pattern, priority)),
+                Err(error) => {
+                    let message = format!("`{key}`: {error}");
+                    below.problems().error(&origin, &below.place, message);
+                }
+            }
+        }
+    }
+    if named.is_empty() {
+        section.error(
+            "priority",
+            "`priority` names nothing: write priority = \"high\" for every event of the handler, or priority = { high = [\"source:type\"], low = [..] }",
+        );
+    }
+    below.finish();
+    Priorities {
+        rest: Priority::Normal,
+        named,
+    }
+}
+
+fn cap(section: &Section<'_>) -> Cap {
+    let in_flight = section
+        .integer("max_in_flight", &(1..=100_000))
+        .and_then(|n| u32::try_from(n).ok());
+    Cap {
+        in_flight,
+        rate: section.parsed("rate", units::rate),
+    }
+}
+
+/// When the receiver is left alone; `false`: never.
+fn breaker(section: &Section<'_>) -> Option<BreakerPolicy> {
+    let defaults = BreakerPolicy::default();
+    if !section.has("breaker") {
+        section.value("breaker");
+        return Some(defaults);
+    }
+    if !section.is_table("breaker") {
+        if section.flag("breaker") == Some(true) {
+            return Some(defaults);
+        }
+        return None;
+    }
+    let below = section.below("breaker", format!("{}, breaker", section.place))?;
+    let percent = below.integer("failures", &(1..=100));
+    let minimum = below.integer("minimum", &(1..=100_000));
+    let probes = below.integer("probes", &(1..=3));
+    let policy = BreakerPolicy {
+        failures: percent
+            .and_then(|n| u8::try_from(n).ok())
+            .unwrap_or(defaults.failures),
+        minimum: minimum
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(defaults.minimum),
+        window: below.positive("window").unwrap_or(defaults.window),
+        first: below.positive("first").unwrap_or(defaults.first),
+        max: below.positive("max").unwrap_or(defaults.max),
+        probes: probes
+            .and_then(|n| u16::try_from(n).ok())
+            .unwrap_or(defaults.probes),
+    };
+    if policy.first > policy.max {
+        below.error("first", "`first` must not be longer than `max`");
+    }
+    below.finish();
+    Some(policy)
+}
+
+/// What to do about failures, and the share of repetitions among the first tries.
+fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u16) {
     let defaults = Policy::default();
     let crashes = section
         .integer("crashes", &(1..=100))
         .and_then(|n| i16::try_from(n).ok())
         .unwrap_or(defaults.crashes);
-    let retry = budget(section, "retry", defaults.retry);
-    let not_yet = budget(section, "not_yet", defaults.not_yet);
+    let mut share = RETRY_SHARE;
+    let retry = budget(section, "retry", defaults.retry, |below| {
+        if kind == Some(Kind::Sql) {
+            below.refuse(
+                &["share"],
+                "belongs to kind = \"http\": it keeps repetitions from a receiver that fails",
+            );
+        }
+        if let Some(percent) = below.integer("share", &(1..=10_000)) {
+            share = u16::try_from(percent).unwrap_or(RETRY_SHARE);
+        }
+    });
+    let not_yet = budget(section, "not_yet", defaults.not_yet, |_| ());
     let on_dead = section.word(
         "lane_on_dead",
         &[("skip", OnDead::Skip), ("hold", OnDead::Hold)],
@@ -204,16 +316,23 @@ fn policy(section: &Section<'_>, laned: bool) -> Policy {
             "`lane_on_dead` says what a lane does, and this handler has none: write `lane`, for example lane = \"entity\"",
         );
     }
-    Policy {
+    let policy = Policy {
         retry,
         not_yet,
         crashes,
         on_dead: on_dead.unwrap_or_default(),
-    }
+    };
+    (policy, share)
 }
 
-/// `{ for = "3d", first = "5s", max = "6h" }`; what is left out is as in `otherwise`.
-fn budget(section: &Section<'_>, key: &'static str, otherwise: RetryPolicy) -> RetryPolicy {
+/// `{ for = "3d", first = "5s", max = "6h" }`; what is left out is as in `otherwise`. `further` reads
+/// what else may stand there.
+fn budget<'s>(
+    section: &Section<'s>,
+    key: &'static str,
+    otherwise: RetryPolicy,
+    further: impl FnOnce(&Section<'s>),
+) -> RetryPolicy {
     let Some(below) = section.below(key, format!("{}, {key}", section.place)) else {
         return otherwise;
     };
@@ -222,6 +341,7 @@ fn budget(section: &Section<'_>, key: &'static str, otherwise: RetryPolicy) -> R
         first: below.positive("first").unwrap_or(otherwise.first),
         max: below.positive("max").unwrap_or(otherwise.max),
     };
+    further(&below);
     if budget.first > budget.max {
         below.error("first", "`first` must not be longer than `max`");
     }

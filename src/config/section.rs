@@ -46,6 +46,12 @@ impl<'a> Section<'a> {
         self.table.contains_key(key)
     }
 
+    /// Whether a key holds a table.
+    pub(super) fn is_table(&self, key: &str) -> bool {
+        let value = self.table.get(key);
+        value.is_some_and(|value| matches!(value.data, Data::Table(_)))
+    }
+
     pub(super) fn origin_of(&self, key: &str) -> Origin {
         self.table
             .get(key)
@@ -295,7 +301,11 @@ impl<'a> Section<'a> {
         self.problems.asked(key);
     }
 
-    fn parsed<T>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub(super) fn parsed<T>(
+        &self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
         let text = self.text(key)?;
         match parse(text) {
             Ok(value) => Some(value),

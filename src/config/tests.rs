@@ -72,6 +72,8 @@ fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
                 "crashes",
                 "retry ",
                 "concurrency",
+                "breaker",
+                "priority",
             ]
             .iter()
             .any(|key| line.starts_with(key))
@@ -95,6 +97,10 @@ fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
         assert_eq!(
             (a.policy, a.timeout, a.lease, a.batch, a.concurrency),
             (b.policy, b.timeout, b.lease, b.batch, b.concurrency)
+        );
+        assert_eq!(
+            (a.cap, &a.priorities, a.breaker, a.retry_share),
+            (b.cap, &b.priorities, b.breaker, b.retry_share)
         );
     }
     assert_eq!(reference.handlers[0].policy, Policy::default());
@@ -273,7 +279,7 @@ fn broken_toml_is_an_error_with_its_line() {
 }
 
 /// Lines of a source, a handler, and what the error must say.
-const MISTAKES: [(&str, &str, &[&str]); 24] = [
+const MISTAKES: [(&str, &str, &[&str]); 31] = [
     (
         "secrets = []",
         "",
@@ -385,6 +391,47 @@ const MISTAKES: [(&str, &str, &[&str]); 24] = [
         &["`timeout` must not be longer than 1d"],
     ),
     (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nbreaker = false",
+        &["`breaker` belongs to kind = \"http\"", "handlers pause"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nretry = { share = 20 }",
+        &["`share` belongs to kind = \"http\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nrate = \"100/m\"",
+        &["`rate`", "\"100/s\", \"600/min\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nmax_in_flight = 0",
+        &["`max_in_flight` must be a whole number from 1"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\npriority = \"urgent\"",
+        &[
+            "`priority` is \"urgent\"",
+            "\"high\" or \"normal\" or \"low\"",
+        ],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\npriority = { high = [\"dispute\"] }",
+        &[
+            "handler \"h\", priority",
+            "\"dispute\" is not an event pattern",
+        ],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\npriority = {}",
+        &["`priority` names nothing"],
+    ),
+    (
         "[[source]]\nname = \"s\"\nprovider = \"stripe\"\nsecrets = [{ label = \"a\", value = \"file:/dev/zero\" }]",
         "",
         &["cannot read /dev/zero", "64KiB"],
@@ -454,4 +501,52 @@ fn ended_secrets_are_warnings() {
     ))
     .unwrap();
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}
+
+#[test]
+fn what_holds_a_handler_back_is_read() {
+    let config = parse(&with(
+        "",
+        &format!(
+            "{HTTP}rate = \"600/min\"\nmax_in_flight = 20\nretry = {{ share = 50 }}\n\
+             priority = {{ high = [\"main:charge.*\"], low = [\"main:report.*\"] }}\n\
+             breaker = {{ failures = 80, minimum = 5, window = \"1m\", first = \"1s\", max = \"10s\", probes = 1 }}\n"
+        ),
+    ))
+    .unwrap();
+    let handler = &config.handlers[0];
+    assert_eq!(handler.cap.in_flight, Some(20));
+    assert_eq!(
+        handler.cap.rate.map(|r| (r.count, r.per)),
+        Some((600, Duration::from_mins(1)))
+    );
+    assert_eq!(handler.retry_share, 50);
+    let of = |kind| handler.priorities.of("main", Some(kind)).as_str();
+    assert_eq!(
+        ["charge.x", "report.x", "order"].map(of),
+        ["high", "low", "normal"]
+    );
+    let breaker = handler.breaker.unwrap();
+    assert_eq!(
+        (breaker.failures, breaker.minimum, breaker.probes),
+        (80, 5, 1)
+    );
+    assert_eq!(
+        (breaker.first, breaker.max),
+        (Duration::from_secs(1), Duration::from_secs(10))
+    );
+    let off = parse(&with("", &format!("{HTTP}breaker = false\n"))).unwrap();
+    assert_eq!(off.handlers[0].breaker, None);
+    let text = errors(&with(
+        "",
+        &format!("{HTTP}breaker = {{ probes = 9, first = \"2m\" }}\n"),
+    ));
+    assert!(
+        text.contains("handler \"h\", breaker: `probes` must be a whole number from 1 to 3"),
+        "{text}"
+    );
+    assert!(
+        text.contains("`first` must not be longer than `max`"),
+        "{text}"
+    );
 }

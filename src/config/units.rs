@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::domain::Rate;
+
 const DURATION_UNITS: [(&str, u64); 6] = [
     ("ms", 1),
     ("s", 1_000),
@@ -10,6 +12,9 @@ const DURATION_UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000),
     ("w", 604_800_000),
 ];
+
+/// Highest number of a rate.
+const RATE_MAX: u32 = 1_000_000;
 
 const SIZE_UNITS: [(&str, u64); 4] = [
     ("B", 1),
@@ -61,6 +66,45 @@ pub fn size(text: &str) -> Result<u64, String> {
             "{text:?} is not a size: write a whole number and a unit, such as \"64KiB\", \"1MiB\" or \"512B\""
         )
     })
+}
+
+/// Reads a rate: a whole number from 1, and `/s`, `/min` or `/h`.
+///
+/// # Errors
+///
+/// A sentence that shows the form.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is not a rate: write a whole number from 1 to {RATE_MAX} and a time, such as \"100/s\", \"600/min\" or \"1000/h\""
+        )
+    };
+    let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
+    let per = match unit {
+        "s" => Duration::from_secs(1),
+        "min" => Duration::from_mins(1),
+        "h" => Duration::from_hours(1),
+        _ => return Err(wrong()),
+    };
+    let digits = !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit());
+    let count: u32 = digits
+        .then(|| count.parse().ok())
+        .flatten()
+        .ok_or_else(wrong)?;
+    if !(1..=RATE_MAX).contains(&count) {
+        return Err(wrong());
+    }
+    Ok(Rate { count, per })
+}
+
+/// A rate in the form [`rate`] reads.
+pub fn show_rate(rate: Rate) -> String {
+    let unit = match rate.per.as_secs() {
+        1 => "s",
+        60 => "min",
+        _ => "h",
+    };
+    format!("{}/{unit}", rate.count)
 }
 
 /// A duration in the form [`duration`] reads, with the largest unit that divides it.
@@ -141,6 +185,29 @@ mod tests {
         ];
         for (text, bytes) in cases {
             assert_eq!(size(text).ok(), bytes, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        for (text, count, seconds) in [("100/s", 100, 1), ("600/min", 600, 60), ("1/h", 1, 3_600)] {
+            let per = Duration::from_secs(seconds);
+            assert_eq!(rate(text), Ok(Rate { count, per }), "{text}");
+            assert_eq!(show_rate(rate(text).unwrap()), text);
+        }
+        for text in [
+            "",
+            "100",
+            "/s",
+            "0/s",
+            "-1/s",
+            "1.5/s",
+            "100/m",
+            "100 /s",
+            "+5/s",
+            "1000001/s",
+        ] {
+            assert!(rate(text).is_err(), "{text:?}");
         }
     }
 

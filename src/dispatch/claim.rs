@@ -8,14 +8,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
-use tokio::task::{Id, JoinSet};
-
+use crate::domain::Priority;
+use crate::store::cap::{self, Short, Wanted, Why};
 use crate::store::delivery::{self, Lease, Quota};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Wake, flow};
+use crate::telemetry;
 
+use super::flow::Room;
 use super::handler::HandlerKind;
-use super::{ActiveHandler, Context, DispatchConfig, work};
+use super::running::Running;
+use super::work::Back;
+use super::{Active, ActiveHandler, Context, DispatchConfig, work};
 
 /// Batches of one transactional handler in flight per node, so that a slow one leaves
 /// connections to the others.
@@ -26,27 +29,20 @@ const BATCHES_PER_HANDLER: usize = 2;
 /// batch takes on events; a handler that is slower does not hold up those behind it.
 const ALONE: Duration = Duration::from_millis(20);
 
+/// The next look after another node was claiming for the same capped handler.
+const BUSY: Duration = Duration::from_millis(10);
+
+/// The next look after a cap was full, unless something of ours ends before.
+const FULL: Duration = Duration::from_millis(50);
+
 /// Pause after a claim that failed.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What executes now, and what may hold more work.
-#[derive(Default)]
-pub(crate) struct Running {
-    tasks: JoinSet<()>,
-    handler_of: HashMap<Id, i32>,
-    /// Tasks per handler: batches or calls.
-    count: HashMap<i32, usize>,
-    /// Handlers whose last claim was full: more is due, do not wait for a signal.
-    hungry: HashMap<i32, bool>,
-    /// Last claim that found something but less than a batch, until when the next one waits if
-    /// its batch is still running.
-    partial: HashMap<i32, Instant>,
-}
-
-pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<Notify>) {
+pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<Wake>) {
     let mut running = Running::default();
     let mut next_poll = Instant::now();
     let mut suspect_waits = false;
+    let mut switched = false;
     let mut check_suspects = true;
     // After a suspect the others get a turn before the next one.
     let mut others_first = false;
@@ -57,12 +53,21 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
         }
         if !stopping {
             let active = context.registry.current();
+            switched |= wake.take_switched();
             if Instant::now() >= next_poll {
                 next_poll = Instant::now() + jittered(config.poll);
-                for id in active.handlers.keys() {
-                    running.hungry.insert(*id, true);
-                }
+                running.all_hungry(&active);
+                look_for_strays(&context, &active, &mut running).await;
                 check_suspects = true;
+                switched = true;
+            }
+            if std::mem::take(&mut switched) {
+                look_at_switches(&context, &active, &wake).await;
+            }
+            if !context.flow.is_known() {
+                tokio::time::sleep(PAUSE).await;
+                switched = true;
+                continue;
             }
             if check_suspects && !suspect_waits && !others_first && !active.handlers.is_empty() {
                 check_suspects = false;
@@ -73,25 +78,29 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
             }
             if suspect_waits && running.tasks.is_empty() {
                 suspect_waits = false;
-                match claim_suspect(&context, &active.handlers, &mut running).await {
+                match claim_suspect(&context, &active, &mut running).await {
                     Ok(claimed) => check_suspects = claimed,
                     Err(error) => pause_on_error(&error),
                 }
                 if !running.tasks.is_empty() {
                     wait_for_all(&mut running).await;
-                    running.all_hungry();
+                    running.all_hungry(&active);
                     others_first = true;
                     continue;
                 }
             }
             if !suspect_waits {
-                let quotas = quotas(&active.handlers, &running, config.connections);
-                if !quotas.is_empty()
-                    && let Err(error) =
-                        claim(&context, &active.handlers, &quotas, &mut running).await
-                {
-                    tracing::warn!(error = %error, "claim failed");
-                    tokio::time::sleep(PAUSE).await;
+                let quotas = quotas(&context, &active, &mut running, config.connections);
+                if !quotas.is_empty() {
+                    match claim(&context, &active, &quotas, &mut running, &wake).await {
+                        // Some had nothing: their share is for those that are waiting.
+                        Ok(Left::Share) => continue,
+                        Ok(Left::Nothing) => {}
+                        Err(error) => {
+                            tracing::warn!(error = %error, "claim failed");
+                            tokio::time::sleep(PAUSE).await;
+                        }
+                    }
                 }
                 if std::mem::take(&mut others_first) {
                     // Nobody would wake us for the next suspect.
@@ -103,7 +112,7 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
         tokio::select! {
             Some(done) = running.tasks.join_next_with_id() => running.ended(done),
             () = wake.notified(), if !stopping => {
-                running.all_hungry();
+                running.all_hungry(&context.registry.current());
             }
             () = tokio::time::sleep_until(next_look.into()), if !stopping => {}
             changed = context.stopping.changed(), if !stopping => {
@@ -115,84 +124,81 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
     }
 }
 
-impl Running {
-    /// Looks for more work of every handler.
-    fn all_hungry(&mut self) {
-        for hungry in self.hungry.values_mut() {
-            *hungry = true;
-        }
-    }
-
-    /// When to look again at the latest: at the poll, or when a handler with one batch running may
-    /// have a second.
-    fn next_look(&self, next_poll: Instant) -> Instant {
-        let now = Instant::now();
-        self.partial
-            .iter()
-            .filter(|(id, until)| **until > now && self.hungry.get(id).copied().unwrap_or(false))
-            .map(|(_, until)| *until)
-            .fold(next_poll, Instant::min)
-    }
-
-    /// Whether the handler's next events wait for the batch that is running.
-    fn waits(&self, handler: i32) -> bool {
-        self.partial
-            .get(&handler)
-            .is_some_and(|until| *until > Instant::now())
-    }
-
-    fn ended(&mut self, done: Result<(Id, ()), tokio::task::JoinError>) {
-        let id = match done {
-            Ok((id, ())) => id,
-            Err(error) => {
-                if error.is_panic() {
-                    // Its leases pass to the reaper.
-                    tracing::error!(error = %error, "a dispatch task panicked");
-                }
-                error.id()
-            }
-        };
-        if let Some(handler) = self.handler_of.remove(&id)
-            && let Some(count) = self.count.get_mut(&handler)
-        {
-            *count = count.saturating_sub(1);
-        }
-    }
-
-    fn spawn(&mut self, handler_id: i32, task: impl Future<Output = ()> + Send + 'static) {
-        let id = self.tasks.spawn(task).id();
-        self.handler_of.insert(id, handler_id);
-        *self.count.entry(handler_id).or_default() += 1;
-    }
-}
-
 pub(crate) async fn wait_for_all(running: &mut Running) {
     while let Some(done) = running.tasks.join_next_with_id().await {
         running.ended(done);
     }
 }
 
+/// Reads what is paused. What was set aside for a source that no longer is, is returned beside
+/// the claims.
+async fn look_at_switches(context: &Context, active: &Active, wake: &Arc<Wake>) {
+    match context.flow.refresh(&context.store, active).await {
+        Ok(false) => {}
+        Ok(true) => {
+            let (store, wake) = (context.store.clone(), Arc::clone(wake));
+            tokio::spawn(async move {
+                while let Ok(returned) = store.end_aside().await {
+                    wake.work();
+                    if returned == 0 {
+                        return;
+                    }
+                }
+            });
+        }
+        Err(error) => tracing::warn!(error = %error, "could not look for pauses"),
+    }
+}
+
+/// Looks for due work of priorities that a handler's settings do not give.
+async fn look_for_strays(context: &Context, active: &Active, running: &mut Running) {
+    let others = |handler: &Arc<ActiveHandler>| {
+        let known = handler.spec.priorities.known();
+        let others = Priority::ALL.into_iter().zip(known);
+        let id = handler.id;
+        others
+            .filter(|(_, known)| !known)
+            .map(move |(p, _)| (id, p))
+    };
+    let others: Vec<(i32, Priority)> = active.handlers.values().flat_map(others).collect();
+    let found = async {
+        let connection = context.store.dispatch().await?;
+        delivery::stray(&connection, &others).await
+    }
+    .await;
+    match found {
+        Ok(strays) => {
+            for (id, priority) in strays {
+                let hungry = running.hungry.entry(id).or_default();
+                if let Some(hungry) = hungry.get_mut(priority as usize) {
+                    *hungry = true;
+                }
+            }
+        }
+        Err(error) => tracing::warn!(error = %error, "could not look for other priorities"),
+    }
+}
+
 /// How much each handler may claim now.
 fn quotas(
-    handlers: &std::collections::BTreeMap<i32, Arc<ActiveHandler>>,
-    running: &Running,
+    context: &Context,
+    active: &Active,
+    running: &mut Running,
     connections: usize,
 ) -> Vec<Quota> {
-    let in_transactions: usize = handlers
+    let in_transactions: usize = active
+        .handlers
         .values()
         .filter(|h| is_transactional(h))
         .map(|h| running.count.get(&h.id).copied().unwrap_or(0))
         .sum();
     let mut free = connections.saturating_sub(in_transactions);
     let mut quotas = Vec::new();
-    // Starting elsewhere each time, so that the first in the list has no advantage.
-    let start = if handlers.is_empty() {
-        0
-    } else {
-        rand::random_range(0..handlers.len())
-    };
-    for handler in handlers.values().cycle().skip(start).take(handlers.len()) {
-        if !running.hungry.get(&handler.id).copied().unwrap_or(true) {
+    for handler in in_turn(active) {
+        if !running.is_hungry(handler.id)
+            || running.is_stopped(handler.id)
+            || context.flow.handler_paused(handler.id)
+        {
             continue;
         }
         let busy = running.count.get(&handler.id).copied().unwrap_or(0);
@@ -209,77 +215,225 @@ fn quotas(
             if open < slots.div_ceil(4) {
                 continue;
             }
-            u16::try_from(open).unwrap_or(u16::MAX)
+            let open = u16::try_from(open).unwrap_or(u16::MAX);
+            match context.flow.room(handler) {
+                Room::Any => open,
+                Room::UpTo(room) => open.min(room),
+                Room::Full => continue,
+                Room::Not(until) => {
+                    running.stop(handler.id, context.flow.moment(until), false);
+                    continue;
+                }
+            }
         };
         quotas.push(Quota {
             handler_id: handler.id,
             count,
+            waiting: running.waiting(handler),
+            draw: rand::random(),
             lease: handler.spec.lease,
+            cap: handler.spec.cap,
         });
     }
     quotas
+}
+
+/// The handlers in the order of their turn for a free connection: drawn anew each time, with the
+/// weights of their priorities, so that the first in the list has no advantage and none starves.
+fn in_turn(active: &Active) -> Vec<&Arc<ActiveHandler>> {
+    let mut turns: Vec<(f64, &Arc<ActiveHandler>)> = active
+        .handlers
+        .values()
+        .map(|handler| {
+            let weight = f64::from(handler.spec.priorities.rest.weight());
+            (rand::random::<f64>().ln() / weight, handler)
+        })
+        .collect();
+    turns.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    turns.into_iter().map(|(_, handler)| handler).collect()
 }
 
 fn is_transactional(handler: &ActiveHandler) -> bool {
     !matches!(handler.spec.kind, HandlerKind::Http(_))
 }
 
+/// What a claim has left over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// A priority had less than its share, and another more.
+    Share,
+}
+
+/// Leases what is due within these quotas, and within the caps of capped handlers.
+pub(crate) async fn lease(
+    context: &Context,
+    quotas: &[Quota],
+) -> Result<(Vec<Lease>, Vec<Short>), StoreError> {
+    let (plain, capped): (Vec<Quota>, Vec<Quota>) =
+        quotas.iter().partition(|quota| quota.cap.is_none());
+    let connection = context.store.dispatch().await?;
+    let mut leases = Vec::new();
+    if !plain.is_empty() {
+        leases = delivery::claim(&connection, &plain).await?;
+    }
+    if capped.is_empty() {
+        return Ok((leases, Vec::new()));
+    }
+    match cap::claim(&connection, &capped, Wanted::Due).await {
+        Ok(claimed) => {
+            leases.extend(claimed.leases);
+            Ok((leases, claimed.short))
+        }
+        // What is leased already must run.
+        Err(error) if !leases.is_empty() => {
+            tracing::warn!(error = %error, "claim for capped handlers failed");
+            Ok((leases, Vec::new()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 async fn claim(
     context: &Context,
-    handlers: &std::collections::BTreeMap<i32, Arc<ActiveHandler>>,
+    active: &Active,
     quotas: &[Quota],
     running: &mut Running,
-) -> Result<(), StoreError> {
-    let leases = {
-        let connection = context.store.dispatch().await?;
-        delivery::claim(&connection, quotas).await?
-    };
+    wake: &Arc<Wake>,
+) -> Result<Left, StoreError> {
+    let (leases, short) = lease(context, quotas).await?;
     let claimed_at = Instant::now();
     let mut groups: HashMap<i32, Vec<Lease>> = HashMap::new();
     for lease in leases {
         groups.entry(lease.handler_id).or_default().push(lease);
     }
+    let mut left = Left::Nothing;
     for quota in quotas {
-        let claimed = groups.get(&quota.handler_id).map_or(0, Vec::len);
-        let full = claimed >= usize::from(quota.count);
-        running.hungry.insert(quota.handler_id, full);
-        if full || claimed == 0 {
-            running.partial.remove(&quota.handler_id);
+        let id = quota.handler_id;
+        let group = groups.get(&id).map(Vec::as_slice).unwrap_or_default();
+        if let Some(short) = short.iter().find(|short| short.handler_id == id) {
+            stopped_by_cap(active, *short, running);
+            continue;
+        }
+        let full = group.len() >= usize::from(quota.count);
+        if running.fed(quota, group) {
+            left = Left::Share;
+        }
+        if full || group.is_empty() || left == Left::Share {
+            running.partial.remove(&id);
         } else {
-            running.partial.insert(quota.handler_id, claimed_at + ALONE);
+            running.partial.insert(id, claimed_at + ALONE);
         }
     }
     for (id, group) in groups {
-        if let Some(handler) = handlers.get(&id) {
+        if let Some(handler) = active.handlers.get(&id) {
+            let group = without_paused(context, handler, group, wake).await;
             start(context, handler, group, claimed_at, false, running).await;
         }
     }
-    Ok(())
+    Ok(left)
+}
+
+/// A cap stood in the way: when to look again.
+fn stopped_by_cap(active: &Active, short: Short, running: &mut Running) {
+    let (wait, full) = match short.why {
+        Why::Busy => (jittered(BUSY), false),
+        Why::InFlight => (jittered(FULL), true),
+        Why::Rate(wait) => (wait, false),
+    };
+    if short.why != Why::Busy
+        && let Some(handler) = active.handlers.get(&short.handler_id)
+    {
+        telemetry::capped(&handler.spec.name);
+    }
+    running.stop(short.handler_id, Instant::now() + wait, full);
+}
+
+/// Sets aside what is of a paused source. While that is most of what is found, the rest of what
+/// stands in front is set aside in bulk, beside the claims.
+async fn without_paused(
+    context: &Context,
+    handler: &Arc<ActiveHandler>,
+    group: Vec<Lease>,
+    wake: &Arc<Wake>,
+) -> Vec<Lease> {
+    let (aside, group): (Vec<Lease>, Vec<Lease>) = group
+        .into_iter()
+        .partition(|lease| context.flow.source_paused(lease));
+    let Some(source) = aside.first().and_then(|l| l.event.as_ref()) else {
+        return group;
+    };
+    work::put_back(context, &aside, Back::Aside, handler.spec.lease).await;
+    if aside.len() > group.len() {
+        let (store, wake) = (context.store.clone(), Arc::clone(wake));
+        let (handler_id, source_id) = (handler.id, source.source_id);
+        tokio::spawn(async move {
+            while let Ok(set) = store.set_front_aside(handler_id, source_id).await {
+                wake.work();
+                if set < flow::STEP.unsigned_abs() / 4 {
+                    return;
+                }
+            }
+        });
+    }
+    group
 }
 
 async fn claim_suspect(
     context: &Context,
-    handlers: &std::collections::BTreeMap<i32, Arc<ActiveHandler>>,
+    active: &Active,
     running: &mut Running,
 ) -> Result<bool, StoreError> {
-    let quotas: Vec<Quota> = handlers
+    let may = |handler: &&Arc<ActiveHandler>| {
+        !context.flow.handler_paused(handler.id)
+            && matches!(context.flow.room(handler), Room::Any | Room::UpTo(_))
+    };
+    let quotas: Vec<Quota> = active
+        .handlers
         .values()
+        .filter(may)
         .map(|h| Quota {
             handler_id: h.id,
             count: 1,
+            waiting: [true; 3],
+            draw: 0.5,
             lease: h.spec.lease,
+            cap: h.spec.cap,
         })
         .collect();
-    let lease = {
-        let connection = context.store.dispatch().await?;
-        delivery::claim_suspect(&connection, &quotas).await?
+    let Some(lease) = lease_suspect(context, &quotas).await? else {
+        return Ok(false);
     };
-    let Some(lease) = lease else { return Ok(false) };
-    if let Some(handler) = handlers.get(&lease.handler_id) {
-        tracing::info!(event.id = %lease.event_id, handler = %handler.spec.name, "a suspect runs alone");
-        start(context, handler, vec![lease], Instant::now(), true, running).await;
+    let Some(handler) = active.handlers.get(&lease.handler_id) else {
+        return Ok(true);
+    };
+    if context.flow.source_paused(&lease) {
+        work::put_back(context, &[lease], Back::Aside, handler.spec.lease).await;
+        return Ok(true);
     }
+    tracing::info!(event.id = %lease.event_id, handler = %handler.spec.name, "a suspect runs alone");
+    start(context, handler, vec![lease], Instant::now(), true, running).await;
     Ok(true)
+}
+
+/// Leases one suspect, within the caps of capped handlers.
+pub(crate) async fn lease_suspect(
+    context: &Context,
+    quotas: &[Quota],
+) -> Result<Option<Lease>, StoreError> {
+    let (plain, capped): (Vec<Quota>, Vec<Quota>) =
+        quotas.iter().partition(|quota| quota.cap.is_none());
+    let connection = context.store.dispatch().await?;
+    if !plain.is_empty()
+        && let Some(lease) = delivery::claim_suspect(&connection, &plain).await?
+    {
+        return Ok(Some(lease));
+    }
+    if capped.is_empty() {
+        return Ok(None);
+    }
+    let claimed = cap::claim(&connection, &capped, Wanted::Suspect).await?;
+    Ok(claimed.leases.into_iter().next())
 }
 
 /// Starts the tasks of one handler's leases: one for a transactional batch, one per call.
@@ -291,6 +445,9 @@ pub(crate) async fn start(
     alone: bool,
     running: &mut Running,
 ) {
+    if leases.is_empty() {
+        return;
+    }
     if is_transactional(handler) {
         let task = work::transactional(
             context.clone(),
@@ -302,7 +459,7 @@ pub(crate) async fn start(
         running.spawn(handler.id, task);
         return;
     }
-    for call in work::prepare_calls(context, handler, leases, claimed_at).await {
+    for call in work::prepare_calls(context, handler, leases, claimed_at, alone).await {
         running.spawn(
             handler.id,
             work::call(context.clone(), Arc::clone(handler), call),

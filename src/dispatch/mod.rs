@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! claim::run            leases due deliveries, bounded by what may run at once
+//!  ├ flow                 what is paused, what fails, how many repetitions
 //!  ├ work::transactional  sql, function: many per transaction
 //!  │  └ settle::begin      lock rows -> read outcomes -> handler in a savepoint -> transitions -> COMMIT
 //!  └ work::call           http: send, then settle
@@ -12,9 +13,11 @@
 
 mod active;
 pub(crate) mod claim;
+pub(crate) mod flow;
 pub mod handler;
 mod newer;
 pub(crate) mod reap;
+pub(crate) mod running;
 mod settle;
 mod work;
 
@@ -24,12 +27,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::store::Store;
+use crate::store::{Store, Wake};
 
 pub(crate) use active::{Active, ActiveHandler, Registry};
+pub(crate) use flow::Flow;
+pub use flow::{BreakerPolicy, BreakerState};
 pub(crate) use handler::http::client as http_client;
 pub use handler::{
-    Answer, Delivered, Emit, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget, Work,
+    Answer, Delivered, Emit, Function, HandlerError, HandlerKind, HandlerSpec, HttpTarget,
+    RETRY_SHARE, Work,
 };
 
 /// Settings of a node's dispatcher.
@@ -59,6 +65,7 @@ pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) registry: Arc<Registry>,
     pub(crate) http: reqwest::Client,
+    pub(crate) flow: Arc<Flow>,
     pub(crate) stopping: watch::Receiver<bool>,
     /// Told when a handler may have emitted something.
     pub(crate) emitted: Arc<Notify>,
@@ -85,8 +92,9 @@ impl Dispatcher {
         store: Store,
         registry: Arc<Registry>,
         http: reqwest::Client,
+        flow: Arc<Flow>,
         config: DispatchConfig,
-        wake: Arc<Notify>,
+        wake: Arc<Wake>,
         emitted: Arc<Notify>,
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
@@ -94,6 +102,7 @@ impl Dispatcher {
             store,
             registry,
             http,
+            flow,
             stopping,
             emitted,
         };

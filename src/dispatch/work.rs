@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
+use crate::store::flow;
 use crate::store::handling::{self, Payload};
 use crate::store::lanes;
 use crate::store::locked::{Locked, Plans};
 use crate::store::transaction::{Limits, Transaction, is_connection_error};
 
+use super::flow::{Begun, Tries};
 use super::handler::{HandlerKind, http, transactional as run};
 use super::newer::{self, Guarded, Versioned};
 use super::settle::{self, Transitions};
@@ -361,13 +363,33 @@ async fn resolve_one(
     transaction.end(resolved).await
 }
 
-/// Gives unstarted leases back, trying until they would have run out.
+/// How leases that were not started go back.
+#[derive(Clone, Copy)]
+pub(super) enum Back<'a> {
+    /// Due at once.
+    Ready,
+    /// Aside, since their sources are paused.
+    Aside,
+    /// Due after these times.
+    Later(&'a [Duration]),
+}
+
+/// Gives unstarted leases back, due at once.
 async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
+    put_back(context, leases, Back::Ready, lease).await;
+}
+
+/// Gives unstarted leases back, trying until they would have run out.
+pub(super) async fn put_back(context: &Context, leases: &[Lease], back: Back<'_>, lease: Duration) {
     let began = Instant::now();
-    while began.elapsed() < lease {
+    while !leases.is_empty() && began.elapsed() < lease {
         let given = async {
             let connection = context.store.dispatch().await?;
-            delivery::give_back(&connection, leases).await
+            match back {
+                Back::Ready => delivery::give_back(&connection, leases).await,
+                Back::Aside => flow::set_aside(&connection, leases).await,
+                Back::Later(delays) => delivery::defer(&connection, leases, delays).await,
+            }
         }
         .await;
         match given {
@@ -384,16 +406,25 @@ async fn give_back(context: &Context, leases: &[Lease], lease: Duration) {
 pub(super) struct Call {
     lease: Lease,
     payload: Option<Payload>,
+    begun: Begun,
 }
 
 /// Loads the payloads of claimed calls in one query. What cannot be started in time is given
-/// back.
+/// back, repetitions beyond their budget are put off.
 pub(super) async fn prepare_calls(
     context: &Context,
-    handler: &ActiveHandler,
+    handler: &Arc<ActiveHandler>,
     leases: Vec<Lease>,
     claimed_at: Instant,
+    alone: bool,
 ) -> Vec<Call> {
+    let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
+    let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
+    put_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
+    let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
+    if leases.is_empty() {
+        return Vec::new();
+    }
     let loaded = async {
         context
             .registry
@@ -407,9 +438,14 @@ pub(super) async fn prepare_calls(
     match loaded {
         Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
             .into_iter()
-            .map(|lease| {
+            .zip(begun)
+            .map(|(lease, begun)| {
                 let payload = payloads.remove(&lease.event_id);
-                Call { lease, payload }
+                Call {
+                    lease,
+                    payload,
+                    begun,
+                }
             })
             .collect(),
         Ok(_) => {
@@ -427,7 +463,11 @@ pub(super) async fn prepare_calls(
 /// Sends one call and settles it. No transaction is open while it is on its way.
 pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Call) {
     let began = Instant::now();
-    let Call { lease, payload } = call;
+    let Call {
+        lease,
+        payload,
+        begun,
+    } = call;
     let HandlerKind::Http(target) = &handler.spec.kind else {
         return;
     };
@@ -454,7 +494,12 @@ pub(super) async fn call(context: Context, handler: Arc<ActiveHandler>, call: Ca
                     payload: &payload,
                     effect_key: &effect_key,
                 };
-                http::send(&context.http, &handler, target, &delivered).await
+                let sent = http::send(&context.http, &handler, target, &delivered).await;
+                // At once: the claims that come next must not wait for the settle.
+                if let Some(works) = sent.works {
+                    begun.ended(works);
+                }
+                sent.verdict
             }
             None => Verdict::source_unknown(),
         },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lane, LaneBy, LaneSource};
+use super::{Lane, LaneBy, LaneSource, Priorities, Priority};
 
 /// One entry of a handler's `events`: `source:type`, where each side may hold `*`.
 ///
@@ -86,40 +86,52 @@ fn glob(pattern: &str, text: &str) -> bool {
         .is_some_and(|rest| rest.iter().all(|b| *b == b'*'))
 }
 
-/// A handler that takes an event.
+/// Where an event goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Its registry id.
+    /// Registry id of the handler.
     pub handler: i32,
+    /// How soon it is its turn.
+    pub priority: Priority,
     /// Where the event waits for its turn there; `None`: it waits for no other.
     pub lane: Option<Lane>,
 }
 
-/// The fan-out table: handler id to its patterns and its lanes.
+/// What a handler takes, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Taking {
+    /// Which events.
+    pub events: Vec<Pattern>,
+    /// How soon it is their turn.
+    pub priorities: Priorities,
+    /// Which of them wait for one another.
+    pub lane: Option<LaneBy>,
+}
+
+/// The fan-out table: handler id to what it takes.
 #[derive(Debug, Clone, Default)]
 pub struct Routes {
-    handlers: BTreeMap<i32, (Vec<Pattern>, Option<LaneBy>)>,
+    handlers: BTreeMap<i32, Taking>,
 }
 
 impl Routes {
     /// Builds the table.
-    pub fn new(handlers: impl IntoIterator<Item = (i32, Vec<Pattern>, Option<LaneBy>)>) -> Self {
+    pub fn new(handlers: impl IntoIterator<Item = (i32, Taking)>) -> Self {
         Self {
-            handlers: handlers
-                .into_iter()
-                .map(|(id, patterns, by)| (id, (patterns, by)))
-                .collect(),
+            handlers: handlers.into_iter().collect(),
         }
     }
 
     /// The handlers that take the event, by ascending id.
     pub fn of(&self, source: &str, event_type: Option<&str>, event: LaneSource<'_>) -> Vec<Route> {
+        let takes = |taking: &Taking| taking.events.iter().any(|p| p.takes(source, event_type));
         self.handlers
             .iter()
-            .filter(|(_, (patterns, _))| patterns.iter().any(|p| p.takes(source, event_type)))
-            .map(|(id, (_, by))| Route {
+            .filter(|(_, taking)| takes(taking))
+            .map(|(id, taking)| Route {
                 handler: *id,
-                lane: by.as_ref().and_then(|by| by.lane(event)),
+                priority: taking.priorities.of(source, event_type),
+                lane: taking.lane.as_ref().and_then(|by| by.lane(event)),
             })
             .collect()
     }
@@ -195,15 +207,11 @@ mod tests {
             let expected = naive(source.as_bytes(), from.as_bytes())
                 && naive(kind.as_bytes(), of.as_deref().unwrap_or("").as_bytes());
             prop_assert_eq!(pattern.takes(&from, of.as_deref()), expected);
-            let routes = Routes::new([
-                (2, vec![pattern.clone()], Some(LaneBy::Entity)),
-                (1, vec![pattern], None),
-            ]);
+            let taking = |lane| Taking { events: vec![pattern.clone()], lane, ..Taking::default() };
+            let routes = Routes::new([(2, taking(Some(LaneBy::Entity))), (1, taking(None))]);
             let event = LaneSource { entity: Some("e"), account: None, body: b"" };
-            let taken = vec![
-                Route { handler: 1, lane: None },
-                Route { handler: 2, lane: Lane::of("e") },
-            ];
+            let to = |handler, lane| Route { handler, priority: Priority::Normal, lane };
+            let taken = vec![to(1, None), to(2, Lane::of("e"))];
             prop_assert_eq!(routes.of(&from, of.as_deref(), event), if expected { taken } else { vec![] });
         }
     }

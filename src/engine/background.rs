@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::dispatch::Registry;
 use crate::store::keeper::DAYS_AHEAD;
-use crate::store::{Signal, Store};
+use crate::store::{Signal, Store, Wake};
 use crate::telemetry;
 
 const KEEPER_INTERVAL: Duration = Duration::from_hours(1);
@@ -126,14 +126,14 @@ pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
 
 /// Wakes this node's dispatcher after its own commits, tells other nodes off the commit path, and
 /// hears them. Losing the connection costs latency only.
-pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>) {
+pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Wake>) {
     if !store.hears() {
         tracing::info!(
             "no database.direct_url: events that other nodes receive are found by polling"
         );
         loop {
             stored.notified().await;
-            wake.notify_one();
+            wake.work();
         }
     }
     let mut pause = SIGNAL_PAUSE;
@@ -145,7 +145,7 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
                 }
                 pause = SIGNAL_PAUSE;
                 // What was said while nobody listened.
-                wake.notify_one();
+                wake.switched();
                 tell_and_hear(&line, &stored, &wake).await;
             }
             Err(error) => {
@@ -163,18 +163,18 @@ pub(super) async fn signal(store: Store, stored: Arc<Notify>, wake: Arc<Notify>)
 }
 
 /// Wakes our own dispatcher until something else is done.
-async fn own_only<T>(stored: &Notify, wake: &Notify, until: impl Future<Output = T>) -> T {
+async fn own_only<T>(stored: &Notify, wake: &Wake, until: impl Future<Output = T>) -> T {
     let mut until = pin!(until);
     loop {
         tokio::select! {
             done = &mut until => return done,
-            () = stored.notified() => wake.notify_one(),
+            () = stored.notified() => wake.work(),
         }
     }
 }
 
 /// Until the connection is gone.
-async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Notify) {
+async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Wake) {
     let mut look = tokio::time::interval(SIGNAL_PAUSE);
     // Others are told of all commits of an interval at once; our own dispatcher at each.
     let mut untold = false;
@@ -182,7 +182,7 @@ async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Notify) {
     while !line.is_closed() {
         tokio::select! {
             () = stored.notified() => {
-                wake.notify_one();
+                wake.work();
                 untold = true;
             }
             () = tokio::time::sleep_until(quiet_until), if untold => {

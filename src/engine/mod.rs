@@ -14,15 +14,15 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
 use crate::dispatch::{
-    Active, ActiveHandler, DispatchConfig, Dispatcher, HandlerKind, HandlerSpec, Registry,
-    http_client,
+    Active, ActiveHandler, BreakerState, DispatchConfig, Dispatcher, Flow, HandlerKind,
+    HandlerSpec, Registry, http_client,
 };
-use crate::domain::{Digest, Reading, Refusal, Routes};
+use crate::domain::{Digest, Reading, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
 use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable, routes_of};
 use crate::provider::{self, Provider, SettingError, Source};
 use crate::store::registry::Name;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Wake};
 use crate::telemetry;
 
 use refusals::Refusals;
@@ -105,6 +105,8 @@ struct Probe {
 struct Inner {
     store: Store,
     registry: Arc<Registry>,
+    flow: Arc<Flow>,
+    wake: Arc<Wake>,
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
@@ -126,8 +128,9 @@ impl Engine {
         registry.swap(activate(&store, config.sources, config.handlers).await?);
 
         let stored = Arc::new(Notify::new());
-        let wake = Arc::new(Notify::new());
+        let wake = Arc::new(Wake::default());
         let emitted = Arc::new(Notify::new());
+        let flow = Flow::new();
         let ingest = Ingest::start(store.clone(), config.ingest, Arc::clone(&stored));
         let dispatcher = match config.dispatch {
             Some(dispatch) => {
@@ -136,6 +139,7 @@ impl Engine {
                     store.clone(),
                     Arc::clone(&registry),
                     http,
+                    Arc::clone(&flow),
                     dispatch,
                     Arc::clone(&wake),
                     Arc::clone(&emitted),
@@ -157,11 +161,13 @@ impl Engine {
             tokio::spawn(background::promote(store.clone(), Arc::clone(&stored))),
             tokio::spawn(background::mend_lanes(store.clone(), Arc::clone(&stored))),
             tokio::spawn(background::measure(store.clone(), Arc::clone(&registry))),
-            tokio::spawn(background::signal(store.clone(), stored, wake)),
+            tokio::spawn(background::signal(store.clone(), stored, Arc::clone(&wake))),
         ];
         Ok(Self(Arc::new(Inner {
             store,
             registry,
+            flow,
+            wake,
             ingest,
             refusals,
             draining: AtomicBool::new(false),
@@ -246,6 +252,17 @@ impl Engine {
     /// Counts, logs (rate-limited) and samples a refused request. Never waits.
     pub fn reject(&self, rejection: &Rejection) {
         self.0.refusals.add(rejection);
+    }
+
+    /// Where the breaker of a handler stands on this node; `None` for a handler without one.
+    pub fn breaker(&self, handler: i32) -> Option<BreakerState> {
+        let active = self.0.registry.current();
+        self.0.flow.breaker(active.handlers.get(&handler)?)
+    }
+
+    /// Has this node look for pauses at once; the others hear of them by themselves.
+    pub fn look_for_pauses(&self) {
+        self.0.wake.switched();
     }
 
     /// The store, for queries.
@@ -391,12 +408,14 @@ async fn activate(
         .collect();
     let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
 
-    let routes = Routes::new(
-        handlers
-            .iter()
-            .zip(&handler_ids)
-            .map(|(spec, row)| (row.id, spec.events.clone(), spec.lane.clone())),
-    );
+    let routes = Routes::new(handlers.iter().zip(&handler_ids).map(|(spec, row)| {
+        let taking = Taking {
+            events: spec.events.clone(),
+            priorities: spec.priorities.clone(),
+            lane: spec.lane.clone(),
+        };
+        (row.id, taking)
+    }));
     let sources: HashMap<String, (i32, Arc<Source>)> = sources
         .into_iter()
         .zip(&source_ids)

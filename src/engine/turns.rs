@@ -11,10 +11,12 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use crate::dispatch::{ActiveHandler, Context, HandlerSpec, Registry, claim, http_client, reap};
+use crate::dispatch::{
+    ActiveHandler, Context, Flow, HandlerSpec, Registry, claim, http_client, reap, running,
+};
 use crate::ingest::{self, Receipt, Submission, Unavailable, routes_of};
 use crate::provider::Source;
-use crate::store::delivery::{self, Lease, Quota};
+use crate::store::delivery::{Lease, Quota};
 use crate::store::{Store, StoreError};
 
 use super::{EngineError, activate};
@@ -63,6 +65,7 @@ impl Turns {
                 store,
                 registry,
                 http,
+                flow: Flow::new(),
                 stopping,
                 emitted: Arc::default(),
             },
@@ -97,8 +100,7 @@ impl Turns {
         let Some((handler, quota)) = self.handler() else {
             return Ok(None);
         };
-        let connection = self.context.store.dispatch().await?;
-        let leases = delivery::claim(&connection, &[quota]).await?;
+        let (leases, _) = claim::lease(&self.context, &[quota]).await?;
         Ok((!leases.is_empty()).then_some(Claimed {
             handler,
             leases,
@@ -115,8 +117,7 @@ impl Turns {
         let Some((handler, quota)) = self.handler() else {
             return Ok(None);
         };
-        let connection = self.context.store.dispatch().await?;
-        let lease = delivery::claim_suspect(&connection, &[quota]).await?;
+        let lease = claim::lease_suspect(&self.context, &[quota]).await?;
         Ok(lease.map(|lease| Claimed {
             handler,
             leases: vec![lease],
@@ -167,14 +168,17 @@ impl Turns {
         let quota = Quota {
             handler_id: handler.id,
             count: handler.spec.batch,
+            waiting: handler.spec.priorities.known(),
+            draw: 0.5,
             lease: handler.spec.lease,
+            cap: handler.spec.cap,
         };
         Some((Arc::clone(handler), quota))
     }
 }
 
 async fn run(context: &Context, claimed: Claimed) {
-    let mut running = claim::Running::default();
+    let mut running = running::Running::default();
     claim::start(
         context,
         &claimed.handler,

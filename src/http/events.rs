@@ -23,7 +23,7 @@ const COMMAND_BYTES_MAX: usize = 64 << 10;
 const COMMAND_TIME: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Who is written into the audit: the listener knows no callers yet.
-const ACTOR: &str = "api";
+pub(super) const ACTOR: &str = "api";
 
 /// Registers `/v1/events` and what is below it.
 pub(super) fn routes(config: &mut web::ServiceConfig) {
@@ -110,7 +110,10 @@ async fn replay(
     engine: web::Data<Engine>,
 ) -> HttpResponse {
     let wanted = match command(&request, &mut payload).await {
-        Ok(wanted) => wanted,
+        Ok(body) => match parse(&body) {
+            Ok(wanted) => wanted,
+            Err(problem) => return early::without_reading(problem.response(), payload),
+        },
         Err(answer) => return early::without_reading(answer, payload),
     };
     let (source, key) = path.into_inner();
@@ -129,11 +132,11 @@ async fn replay(
     answer(engine.store().replay(&request).await)
 }
 
-/// Reads the command out of the request, or says why not.
-async fn command(
+/// Reads the command's bytes out of the request, or says why not.
+pub(super) async fn command(
     request: &HttpRequest,
     payload: &mut web::Payload,
-) -> Result<Replay, HttpResponse> {
+) -> Result<Vec<u8>, HttpResponse> {
     if request.method() != Method::POST {
         return Err(method_not_allowed("POST"));
     }
@@ -145,7 +148,7 @@ async fn command(
     let body = body::collect(payload, declared, COMMAND_BYTES_MAX, COMMAND_TIME, &budget)
         .await
         .map_err(|stopped| stopped_answer(stopped.cause))?;
-    parse(&body.release()).map_err(|problem| problem.response())
+    Ok(body.release().to_vec())
 }
 
 const NOT_JSON: Problem = Problem::fixed(
@@ -199,7 +202,7 @@ fn parse(body: &[u8]) -> Result<Replay, Problem> {
     Ok(wanted)
 }
 
-async fn only_get(_request: HttpRequest, payload: web::Payload) -> HttpResponse {
+pub(super) async fn only_get(_request: HttpRequest, payload: web::Payload) -> HttpResponse {
     early::without_reading(method_not_allowed("GET"), payload)
 }
 
@@ -217,7 +220,7 @@ fn method_not_allowed(allowed: &'static str) -> HttpResponse {
     response
 }
 
-fn answer<T: Serialize>(found: Result<T, StoreError>) -> HttpResponse {
+pub(super) fn answer<T: Serialize>(found: Result<T, StoreError>) -> HttpResponse {
     match found {
         Ok(found) => HttpResponse::Ok()
             .insert_header((header::CACHE_CONTROL, "no-store"))

@@ -11,6 +11,7 @@ mod body;
 mod early;
 mod events;
 mod filter;
+mod flow;
 mod health;
 mod inbox;
 mod incoming;

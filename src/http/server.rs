@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::engine::Engine;
 
 use super::inbox::{Inbox, Limits};
-use super::{early, events, health};
+use super::{early, events, flow, health};
 
 /// Worker threads of the public listener.
 const PUBLIC_WORKERS: usize = 2;
@@ -117,7 +117,8 @@ fn api(
     Listener::start(address, API_WORKERS, move |app| {
         app.app_data(engine.clone())
             .configure(health::routes)
-            .configure(events::routes);
+            .configure(events::routes)
+            .configure(flow::routes);
         if let Some(metrics) = &metrics {
             app.app_data(metrics.clone())
                 .configure(health::metrics_route);

@@ -11,7 +11,7 @@ pub(crate) async fn record(
     actor: &str,
     action: &str,
     subject: &str,
-    reason: &str,
+    reason: Option<&str>,
     after: &serde_json::Value,
 ) -> Result<(), StoreError> {
     let before: Option<serde_json::Value> = None;

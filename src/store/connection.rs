@@ -11,7 +11,6 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult, TimeoutType};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_postgres::{AsyncMessage, Client, Config, Row, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -19,6 +18,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::StoreError;
 use super::names::Names;
 use super::settings::{Sessions, Settings, address};
+use super::signal::Wake;
 use super::statement::{Prepared, parameter_types};
 use super::transaction::{
     BY_INDEX, Limits, Mode, Params, begin, is_connection_error, is_stale_session, session, set,
@@ -214,8 +214,8 @@ impl Connection {
 pub(super) struct Purpose {
     /// What its server must know.
     pub(super) names: Option<Arc<Names>>,
-    /// It listens to a channel: woken by every notification of others and when it ends.
-    pub(super) listens: Option<(&'static str, Arc<Notify>)>,
+    /// It listens to channels: woken by every notification of others and when it ends.
+    pub(super) listens: Option<(&'static [&'static str], Arc<Wake>)>,
 }
 
 /// Opens a connection to the first server of the URL that is ready within its time. When a try is
@@ -280,7 +280,7 @@ async fn open(
     let (client, mut connection) = server
         .connect(tls.clone())
         .await
-        .map_err(|error| StoreError::Unavailable(describe_connect(&error)))?;
+        .map_err(|error| StoreError::Unreachable(settings.key, describe_connect(&error)))?;
     let warnings = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&warnings);
     let backend = Arc::new(AtomicI32::new(0));
@@ -307,7 +307,7 @@ async fn open(
                     if let Some(wake) = &wake
                         && heard.process_id() != own.load(Ordering::Acquire)
                     {
-                        wake.notify_one();
+                        wake.heard(heard.channel());
                     }
                 }
                 Some(Ok(_)) => {}
@@ -315,7 +315,7 @@ async fn open(
             }
         }
         if let Some(wake) = &wake {
-            wake.notify_one();
+            wake.switched();
         }
     });
     let mut ready = pin!(make_ready(client, settings, purpose, warnings, &backend));
@@ -345,7 +345,12 @@ async fn make_ready(
         Sessions::Own => KEEPALIVES,
         Sessions::Lent => "",
     };
-    let begin = begin(settings.sessions, Mode::Work);
+    let mode = if settings.writes {
+        Mode::Work
+    } else {
+        Mode::Snapshot
+    };
+    let begin = begin(settings.sessions, mode);
     let answer = client
         .simple_query(&format!("{keepalives}; {begin}{LOOK}; COMMIT"))
         .await?;
@@ -355,7 +360,7 @@ async fn make_ready(
     });
     let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
     // After a failover the old primary may still answer reads.
-    if column(0) != "off" {
+    if settings.writes && column(0) != "off" {
         return Err(StoreError::Unavailable(
             "the server does not take writes".into(),
         ));
@@ -380,11 +385,9 @@ async fn make_ready(
     if let Some(names) = &purpose.names {
         names.prove(&connection).await?;
     }
-    if let Some((channel, _)) = &purpose.listens {
-        connection
-            .client
-            .batch_execute(&format!("LISTEN {channel}"))
-            .await?;
+    if let Some((channels, _)) = &purpose.listens {
+        let listen: String = channels.iter().map(|c| format!("LISTEN {c};")).collect();
+        connection.client.batch_execute(&listen).await?;
     }
     Ok(connection)
 }

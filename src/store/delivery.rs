@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::domain::{DecidedBy, Ending, EventKey, Progress};
+use crate::domain::{ByPriority, Cap, DecidedBy, Ending, EventKey, Priority, Progress, flow};
 
 use super::StoreError;
 use super::connection::Connection;
@@ -26,6 +26,8 @@ const RETRY: &str = include_str!("sql/delivery_retry.sql");
 const NOT_YET: &str = include_str!("sql/delivery_not_yet.sql");
 const SUSPECT: &str = include_str!("sql/delivery_suspect.sql");
 const GIVE_BACK: &str = include_str!("sql/delivery_give_back.sql");
+const STRAY: &str = include_str!("sql/delivery_stray.sql");
+const DEFER: &str = include_str!("sql/delivery_defer.sql");
 const EXPIRED: &str = include_str!("sql/delivery_expired.sql");
 const EVIDENCE: &str = include_str!("sql/attempt_evidence.sql");
 const ATTEMPT: &str = include_str!("sql/attempt_insert.sql");
@@ -39,6 +41,7 @@ pub(crate) struct Lease {
     pub(crate) generation: i16,
     pub(crate) losses: i16,
     pub(crate) token: Uuid,
+    pub(crate) priority: Priority,
     pub(crate) progress: Progress,
     /// The lane whose head it is.
     pub(crate) lane: Option<String>,
@@ -80,7 +83,46 @@ impl Lease {
 pub(crate) struct Quota {
     pub(crate) handler_id: i32,
     pub(crate) count: u16,
+    /// The priorities that the count is divided among.
+    pub(crate) waiting: ByPriority<bool>,
+    /// Decides how the shares are rounded; uniform in `0.0..1.0`.
+    pub(crate) draw: f64,
     pub(crate) lease: Duration,
+    /// Kept by [`super::cap`]; a plain claim does not look at it.
+    pub(crate) cap: Cap,
+}
+
+impl Quota {
+    /// How many of each priority are asked for.
+    pub(crate) fn shares(&self) -> ByPriority<u16> {
+        flow::split(self.count, self.waiting, self.draw)
+    }
+}
+
+/// The claim's arguments: an entry per handler and priority.
+#[derive(Debug, Default)]
+struct Shares {
+    handlers: Vec<i32>,
+    priorities: Vec<i16>,
+    counts: Vec<i32>,
+    leases: Vec<f64>,
+}
+
+impl Shares {
+    fn of(quotas: &[Quota]) -> Self {
+        let mut shares = Self::default();
+        for quota in quotas {
+            for (priority, count) in Priority::ALL.into_iter().zip(quota.shares()) {
+                if count > 0 {
+                    shares.handlers.push(quota.handler_id);
+                    shares.priorities.push(priority.number());
+                    shares.counts.push(i32::from(count));
+                    shares.leases.push(quota.lease.as_secs_f64());
+                }
+            }
+        }
+        shares
+    }
 }
 
 /// A delivery that ends.
@@ -147,12 +189,36 @@ pub(crate) async fn claim(
     connection: &Connection,
     quotas: &[Quota],
 ) -> Result<Vec<Lease>, StoreError> {
-    let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
-    let counts: Vec<i32> = quotas.iter().map(|q| i32::from(q.count)).collect();
-    let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
+    let Shares {
+        handlers,
+        priorities,
+        counts,
+        leases,
+    } = Shares::of(quotas);
     let rows = connection
-        .query_by_index(CLAIM, &[&handlers, &counts, &leases])
+        .query_by_index(CLAIM, &[&handlers, &priorities, &counts, &leases])
         .await?;
+    claimed(&rows, quotas)
+}
+
+/// The same in a transaction that does more.
+pub(crate) async fn claim_within(
+    transaction: &Transaction<'_>,
+    quotas: &[Quota],
+) -> Result<Vec<Lease>, StoreError> {
+    let Shares {
+        handlers,
+        priorities,
+        counts,
+        leases,
+    } = Shares::of(quotas);
+    let rows = transaction
+        .query(CLAIM, &[&handlers, &priorities, &counts, &leases])
+        .await?;
+    claimed(&rows, quotas)
+}
+
+fn claimed(rows: &[Row], quotas: &[Quota]) -> Result<Vec<Lease>, StoreError> {
     let claimed: Vec<Lease> = rows.iter().map(lease).collect();
     // More than the quota would be the nested-loop trap that the statement's shape prevents.
     let due: usize = quotas.iter().map(|q| usize::from(q.count)).sum();
@@ -179,6 +245,19 @@ pub(crate) async fn claim_suspect(
     Ok(rows.first().map(lease))
 }
 
+/// The same in a transaction that does more; one lease or none.
+pub(crate) async fn claim_suspect_within(
+    transaction: &Transaction<'_>,
+    quotas: &[Quota],
+) -> Result<Vec<Lease>, StoreError> {
+    let handlers: Vec<i32> = quotas.iter().map(|q| q.handler_id).collect();
+    let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
+    let rows = transaction
+        .query(CLAIM_SUSPECT, &[&handlers, &leases])
+        .await?;
+    Ok(rows.iter().map(lease).collect())
+}
+
 /// Whether a suspect is due.
 pub(crate) async fn suspect_due(
     connection: &Connection,
@@ -186,6 +265,20 @@ pub(crate) async fn suspect_due(
 ) -> Result<bool, StoreError> {
     let rows = connection.query_alone(SUSPECT_DUE, &[&handlers]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+/// Which of these priorities have something due.
+pub(crate) async fn stray(
+    connection: &Connection,
+    others: &[(i32, Priority)],
+) -> Result<Vec<(i32, Priority)>, StoreError> {
+    let handlers: Vec<i32> = others.iter().map(|(id, _)| *id).collect();
+    let priorities: Vec<i16> = others.iter().map(|(_, p)| p.number()).collect();
+    let rows = connection
+        .query_by_index(STRAY, &[&handlers, &priorities])
+        .await?;
+    let stray = |row: &Row| (row.get(0), Priority::stored(row.get(1)));
+    Ok(rows.iter().map(stray).collect())
 }
 
 fn progress(row: &Row) -> Progress {
@@ -217,6 +310,7 @@ fn lease(row: &Row) -> Lease {
         generation: row.get("generation"),
         losses: row.get("losses"),
         token: row.get("lease_token"),
+        priority: Priority::stored(row.get("priority")),
         progress: progress(row),
         lane: row.get("lane"),
         event: key.map(|key| LeasedEvent {
@@ -388,6 +482,21 @@ pub(crate) async fn give_back(
         .await
 }
 
+/// Puts repetitions back that have to wait, each for its time. Those lost meanwhile are left alone.
+pub(crate) async fn defer(
+    connection: &Connection,
+    leases: &[Lease],
+    delays: &[Duration],
+) -> Result<u64, StoreError> {
+    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
+    let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
+    let delays: Vec<f64> = delays.iter().map(Duration::as_secs_f64).collect();
+    connection
+        .execute_alone(DEFER, &[&events, &handlers, &tokens, &delays])
+        .await
+}
+
 /// Leases past their end with the time they were held, locked for the transaction. `event` is
 /// not read.
 pub(crate) async fn expired(
@@ -411,6 +520,7 @@ pub(crate) async fn expired(
                 generation: row.get("generation"),
                 losses: row.get("losses"),
                 token: row.get("lease_token"),
+                priority: Priority::stored(row.get("priority")),
                 progress: progress(row),
                 lane: row.get("lane"),
                 event: None,

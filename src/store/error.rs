@@ -13,6 +13,9 @@ pub enum StoreError {
     /// TLS cannot be set up.
     #[error("database TLS: {0}")]
     Tls(String),
+    /// No server answers at a URL, or not as it must: the key it stands under, and why.
+    #[error("no database connection by {0}: {1}")]
+    Unreachable(&'static str, String),
     /// No connection could be had in time.
     #[error("no database connection: {0}")]
     Unavailable(String),

@@ -45,6 +45,7 @@ impl Store {
             dead_rows: row.get::<_, Option<i64>>(5).unwrap_or(0),
             held: row.get(6),
             days_ahead: row.get(7),
+            paused: row.get(8),
         })
     }
 }

@@ -169,9 +169,13 @@ pub(crate) async fn reserve<'c, 'a>(
         .map(|(_, route)| route.lane.as_ref().map(Lane::as_str))
         .collect();
 
+    let f_priority: Vec<i16> = fan_out()
+        .map(|(_, route)| route.priority.number())
+        .collect();
+
     let i_cause: Vec<Option<Uuid>> = items.iter().map(|i| i.caused_by).collect();
 
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 32] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 33] = [
         &r_no,
         &r_source,
         &r_body,
@@ -204,6 +208,7 @@ pub(crate) async fn reserve<'c, 'a>(
         &f_handler,
         &f_lane,
         &i_cause,
+        &f_priority,
     ];
     // Sent back to back: one round trip. A statement behind a failed BEGIN text fails too.
     let (transaction, rows) = tokio::join!(

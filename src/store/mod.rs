@@ -5,9 +5,11 @@
 //! lives across a network call.
 
 pub(crate) mod audit;
+pub(crate) mod cap;
 pub(crate) mod connection;
 pub(crate) mod delivery;
 mod error;
+pub mod flow;
 pub(crate) mod handling;
 pub(crate) mod health;
 pub(crate) mod ingest;
@@ -41,7 +43,7 @@ use tokio::sync::OnceCell;
 pub use error::StoreError;
 pub use replay::ReplayRequest;
 pub use settings::Settings;
-pub(crate) use signal::Signal;
+pub(crate) use signal::{Signal, Wake};
 pub use work::{Emit, Work};
 
 use connection::{Lent, Pool};

@@ -186,7 +186,7 @@ impl Store {
             if retired && cancelled == 0 {
                 return Err(StoreError::Refused(format!("handler {handler:?} is retired already, and nothing is left of it")));
             }
-            audit::record(&transaction, actor, "handler.retire", handler, reason, &serde_json::json!({ "cancelled": cancelled })).await?;
+            audit::record(&transaction, actor, "handler.retire", handler, Some(reason), &serde_json::json!({ "cancelled": cancelled })).await?;
             Ok(cancelled)
         }
         .await;

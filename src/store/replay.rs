@@ -172,7 +172,7 @@ impl Store {
             &request.actor,
             if request.force { "event.replay.force" } else { "event.replay" },
             &found.event_id.to_string(),
-            &request.reason,
+            Some(&request.reason),
             &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str(), "bulk": bulk }),
         )
         .await?;
@@ -251,7 +251,7 @@ impl Store {
                             actor,
                             "event.replay.missing",
                             &id.to_string(),
-                            reason,
+                            Some(reason),
                             &serde_json::json!({ "handler": handler, "run": 1 }),
                         )
                         .await?;

@@ -342,7 +342,7 @@ impl Store {
             &many.actor,
             "replay.bulk",
             &subject,
-            &many.reason,
+            Some(&many.reason),
             &after,
         )
         .await;

@@ -39,8 +39,12 @@ pub(super) enum Sessions {
 /// Connection settings parsed from a URL; honours `sslmode` up to `verify-full` and `sslrootcert`.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// What the URL is called in the configuration.
+    pub(super) key: &'static str,
     /// One for each server of the URL, in its order.
     servers: Vec<Config>,
+    /// Whether a server that takes no writes will not do.
+    pub(super) writes: bool,
     pub(super) trust: Trust,
     pub(super) root_cert: Option<PathBuf>,
     pub(super) sessions: Sessions,
@@ -73,6 +77,14 @@ impl Settings {
         Ok(self)
     }
 
+    /// For who only reads: a standby will do, or a session that may not write, where the URL names
+    /// one server. Of several the one that takes writes is looked for, as always.
+    #[must_use]
+    pub fn for_reading(mut self) -> Self {
+        self.writes = self.servers.len() > 1;
+        self
+    }
+
     /// The way to a session of one's own, if there is one.
     pub(super) fn with_session(&self) -> Option<&Self> {
         match self.sessions {
@@ -98,10 +110,10 @@ impl Settings {
     }
 
     fn parse_key(key: &'static str, url: &str) -> Result<Self, StoreError> {
-        Self::read(url).map_err(|reason| StoreError::Url(key, reason))
+        Self::read(key, url).map_err(|reason| StoreError::Url(key, reason))
     }
 
-    fn read(url: &str) -> Result<Self, String> {
+    fn read(key: &'static str, url: &str) -> Result<Self, String> {
         let (rest, mode, root_cert) = take_tls_parameters(url)?;
         let mut config: Config = rest
             .parse()
@@ -139,7 +151,9 @@ impl Settings {
             }
         }
         Ok(Self {
+            key,
             servers,
+            writes: true,
             trust,
             root_cert,
             sessions: Sessions::Own,
@@ -408,6 +422,18 @@ mod tests {
             "host=a,b,c port=1,2 user=u",
         ] {
             assert!(Settings::parse(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_reader_takes_the_server_that_is_named_and_looks_for_the_primary_among_several() {
+        for (url, writes) in [
+            ("postgresql://u@a/d", false),
+            ("postgresql://u@a,b/d", true),
+        ] {
+            let settings = Settings::parse(url).unwrap();
+            assert!(settings.writes, "{url}");
+            assert_eq!(settings.for_reading().writes, writes, "{url}");
         }
     }
 

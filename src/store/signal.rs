@@ -1,11 +1,54 @@
 //! Wake-ups across nodes. Losing one costs latency only: polling is the truth.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Purpose, connect};
 use super::{Store, StoreError, tls};
+
+/// What a wake-up says: that there is work, that something was paused or resumed.
+#[derive(Debug, Default)]
+pub(crate) struct Wake {
+    work: Notify,
+    switched: AtomicBool,
+}
+
+impl Wake {
+    /// There is work.
+    pub(crate) fn work(&self) {
+        self.work.notify_one();
+    }
+
+    /// Something was paused or resumed, or may have been.
+    pub(crate) fn switched(&self) {
+        self.switched.store(true, Ordering::Release);
+        self.work.notify_one();
+    }
+
+    /// Resolves at the next wake-up, of either kind.
+    pub(crate) async fn notified(&self) {
+        self.work.notified().await;
+    }
+
+    /// Whether something was paused or resumed since the last time that this was asked.
+    pub(crate) fn take_switched(&self) -> bool {
+        self.switched.swap(false, Ordering::AcqRel)
+    }
+
+    /// A notification came on this channel.
+    pub(super) fn heard(&self, channel: &str) {
+        if channel == FLOW {
+            self.switched();
+        } else {
+            self.work();
+        }
+    }
+}
+
+/// The channel of pauses; [`super::flow`] speaks on it.
+const FLOW: &str = "oncehook_flow";
 
 /// A connection of its own that hears and sends wake-ups, off every commit path.
 #[derive(Debug)]
@@ -22,12 +65,12 @@ impl Store {
     /// # Errors
     ///
     /// No connection, or no session for it; then polling is all there is.
-    pub(crate) async fn listen(&self, wake: Arc<Notify>) -> Result<Signal, StoreError> {
+    pub(crate) async fn listen(&self, wake: Arc<Wake>) -> Result<Signal, StoreError> {
         let settings = self.0.settings.with_session().ok_or_else(|| {
             StoreError::Unavailable("a session that is lent hears nothing".into())
         })?;
         let purpose = Purpose {
-            listens: Some(("oncehook_work", wake)),
+            listens: Some((&["oncehook_work", FLOW], wake)),
             ..Purpose::default()
         };
         let tls = tls::connector(settings)?;

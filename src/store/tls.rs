@@ -54,22 +54,23 @@ pub(super) fn connector(settings: &Settings) -> Result<MakeRustlsConnect, StoreE
 fn roots(settings: &Settings) -> Result<RootCertStore, StoreError> {
     let mut store = RootCertStore::empty();
     if let Some(path) = &settings.root_cert {
-        let certificates = CertificateDer::pem_file_iter(path)
-            .map_err(|e| StoreError::Tls(format!("sslrootcert {}: {e}", path.display())))?;
+        let unusable = |error: &dyn std::fmt::Display| {
+            let (key, path) = (settings.key, path.display());
+            StoreError::Tls(format!("{key}: sslrootcert {path}: {error}"))
+        };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(|e| unusable(&e))?;
         for certificate in certificates {
-            let certificate = certificate
-                .map_err(|e| StoreError::Tls(format!("sslrootcert {}: {e}", path.display())))?;
-            store
-                .add(certificate)
-                .map_err(|e| StoreError::Tls(format!("sslrootcert {}: {e}", path.display())))?;
+            let certificate = certificate.map_err(|e| unusable(&e))?;
+            store.add(certificate).map_err(|e| unusable(&e))?;
         }
     } else {
         store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     if store.is_empty() {
-        return Err(StoreError::Tls(
-            "no trusted root certificate found; set sslrootcert".into(),
-        ));
+        return Err(StoreError::Tls(format!(
+            "{}: no trusted root certificate found; set sslrootcert",
+            settings.key
+        )));
     }
     Ok(store)
 }

@@ -351,7 +351,7 @@ pub(crate) fn is_connection_error(error: &StoreError) -> bool {
                     .contains(code)
             }
         },
-        StoreError::Unavailable(_) | StoreError::NotDurable => true,
+        StoreError::Unreachable(..) | StoreError::Unavailable(_) | StoreError::NotDurable => true,
         _ => false,
     }
 }

@@ -63,6 +63,21 @@ pub const UNKNOWN_HANDLER: &str = "oncehook_deliveries_unknown_handler";
 /// Days for which partitions exist already.
 pub const PARTITIONS_AHEAD: &str = "oncehook_partitions_ahead_days";
 
+/// Gauge: deliveries that wait because their handler or source is paused.
+pub const PAUSED: &str = "oncehook_deliveries_paused";
+/// Gauge: whether a handler is paused, by handler.
+pub const HANDLER_PAUSED: &str = "oncehook_handler_paused";
+/// Gauge: whether a source is paused, by source.
+pub const SOURCE_PAUSED: &str = "oncehook_source_paused";
+/// Gauge: a handler's breaker on this node: 0 closed, 1 half-open, 2 open.
+pub const BREAKER: &str = "oncehook_breaker_state";
+/// Counter: times that a handler's breaker opened on this node.
+pub const BREAKER_OPENED: &str = "oncehook_breaker_opened_total";
+/// Counter: repetitions that were put off by the retry budget, by handler.
+pub const RETRIES_DEFERRED: &str = "oncehook_retries_deferred_total";
+/// Counter: claims that a cap cut short, by handler.
+pub const CAPPED: &str = "oncehook_claims_capped_total";
+
 /// Commits take from under a millisecond to the 2 s after which 503 is answered.
 const SECONDS: [f64; 12] = [
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0,
@@ -144,6 +159,36 @@ pub fn lease_lost(handler: &str) {
     counter!(LEASES_LOST, "handler" => handler.to_owned()).increment(1);
 }
 
+/// Whether a handler is paused.
+pub fn handler_paused(handler: &str, paused: bool) {
+    gauge!(HANDLER_PAUSED, "handler" => handler.to_owned()).set(f64::from(u8::from(paused)));
+}
+
+/// Whether a source is paused.
+pub fn source_paused(source: &str, paused: bool) {
+    gauge!(SOURCE_PAUSED, "source" => source.to_owned()).set(f64::from(u8::from(paused)));
+}
+
+/// A handler's breaker is in this state: 0 closed, 1 half-open, 2 open.
+pub fn breaker(handler: &str, state: f64) {
+    gauge!(BREAKER, "handler" => handler.to_owned()).set(state);
+}
+
+/// A handler's breaker opened.
+pub fn breaker_opened(handler: &str) {
+    counter!(BREAKER_OPENED, "handler" => handler.to_owned()).increment(1);
+}
+
+/// `n` repetitions were put off.
+pub fn retries_deferred(handler: &str, n: u64) {
+    counter!(RETRIES_DEFERRED, "handler" => handler.to_owned()).increment(n);
+}
+
+/// A cap cut a claim short.
+pub fn capped(handler: &str) {
+    counter!(CAPPED, "handler" => handler.to_owned()).increment(1);
+}
+
 /// A verified event could not be read and is kept whole.
 pub fn unreadable(source: &str) {
     counter!(UNREADABLE, "source" => source.to_owned()).increment(1);
@@ -180,6 +225,8 @@ pub struct Gauges {
     pub held: i64,
     /// Whole days after today for which partitions exist.
     pub days_ahead: i64,
+    /// Waiting because of a pause.
+    pub paused: i64,
 }
 
 /// Publishes what was read.
@@ -193,6 +240,7 @@ pub fn gauges(read: &Gauges) {
     gauge!(DEAD_ROWS).set(count(read.dead_rows));
     gauge!(HELD_NOW).set(count(read.held));
     gauge!(PARTITIONS_AHEAD).set(count(read.days_ahead));
+    gauge!(PAUSED).set(count(read.paused));
 }
 
 /// Counts above 2^53 lose their last digits, which no gauge needs.
@@ -290,6 +338,19 @@ fn describe() {
         UNKNOWN_HANDLER,
         "Deliveries of handlers this node does not know"
     );
+    describe_gauge!(PAUSED, "Deliveries that wait because of a pause");
+    describe_gauge!(HANDLER_PAUSED, "1 while a handler is paused");
+    describe_gauge!(SOURCE_PAUSED, "1 while a source is paused");
+    describe_gauge!(
+        BREAKER,
+        "Breaker of a handler on this node: 0 closed, 1 half-open, 2 open"
+    );
+    describe_counter!(BREAKER_OPENED, "Times a handler's breaker opened");
+    describe_counter!(
+        RETRIES_DEFERRED,
+        "Repetitions that the retry budget put off"
+    );
+    describe_counter!(CAPPED, "Claims that a rate or max_in_flight cut short");
     describe_gauge!(PARTITIONS_AHEAD, "Days for which partitions exist already");
 }
 
@@ -325,7 +386,14 @@ mod tests {
             dead_rows: 3,
             held: 1,
             days_ahead: 14,
+            paused: 2,
         });
+        handler_paused("h", true);
+        source_paused("s", false);
+        breaker("h", 2.0);
+        breaker_opened("h");
+        retries_deferred("h", 3);
+        capped("h");
         let page = handle.render();
         for name in [
             ACCEPTED,
@@ -353,6 +421,13 @@ mod tests {
             REFUSAL_BURSTS,
             RESPONSES,
             RESPONSE_SECONDS,
+            PAUSED,
+            HANDLER_PAUSED,
+            SOURCE_PAUSED,
+            BREAKER,
+            BREAKER_OPENED,
+            RETRIES_DEFERRED,
+            CAPPED,
         ] {
             assert!(
                 page.contains(&format!("# HELP {name} ")),

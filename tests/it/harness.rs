@@ -1,10 +1,16 @@
 //! The tools of the tests do what the tests rely on.
 
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::support::leash::Leashed;
 use crate::support::node::client;
 use crate::support::shared::Shared;
-use crate::support::{Action, Gate, PgProxy, RawHttp, Receiver, Reply, TestDb, connect, until};
+use crate::support::{
+    Action, Gate, PgProxy, RawHttp, Receiver, Reply, TestDb, connect, tool, until,
+};
 
 async fn proxied() -> (TestDb, PgProxy) {
     let db = TestDb::blank().await;
@@ -117,6 +123,67 @@ async fn raw_requests_are_sent_as_they_are() {
     raw.half_close().await;
     assert_eq!(raw.read_all().await, "");
     assert_eq!(receiver.requests()[0].body, b"xy");
+}
+
+#[tokio::test]
+async fn a_role_ends_with_the_database_of_its_test() {
+    let (db, other) = (TestDb::blank().await, TestDb::blank().await);
+    let (role, of_other) = (db.role("lowly", "").await, other.role("lowly", "").await);
+    db.execute(&format!(
+        "CREATE TABLE t (v int); GRANT SELECT ON t TO {role}"
+    ))
+    .await;
+    drop(db);
+    let left = "SELECT rolname::text FROM pg_roles WHERE rolname = ANY ($1)";
+    let left = other.rows(left, &[&vec![role, of_other.clone()]]).await;
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    assert_eq!(left, [of_other]);
+}
+
+#[test]
+fn a_tool_that_must_be_there_is_named_in_a_list() {
+    for (must, named) in [
+        ("", false),
+        ("faketime", false),
+        ("pgbouncer", true),
+        ("faketime, pgbouncer", true),
+        ("all", true),
+    ] {
+        assert_eq!(tool::is_named(must, "pgbouncer"), named, "{must}");
+    }
+}
+
+/// Where the owner below writes the process id of its program.
+const LEASH_FILE: &str = "ONCEHOOK_TEST_LEASH_FILE";
+
+/// Starts this very program as the owner of another one, and has it die without any last word.
+#[tokio::test]
+async fn a_leashed_program_ends_when_its_owner_dies() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    if let Some(file) = std::env::var_os(LEASH_FILE) {
+        let script = "echo $$ > \"$0.new\" && mv \"$0.new\" \"$0\"; exec sleep 120";
+        let args = [OsStr::new("-c"), OsStr::new(script), &file];
+        let log = File::create(folder.path().join("log")).unwrap();
+        let _program = Leashed::start(OsStr::new("/bin/sh"), args, log).unwrap();
+        until("it runs", async || Path::new(&file).exists()).await;
+        std::process::abort();
+    }
+    let test = "harness::a_leashed_program_ends_when_its_owner_dies";
+    let owner = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(LEASH_FILE, &file)
+        .output();
+    assert!(!owner.unwrap().status.success());
+    let pid: i32 = std::fs::read_to_string(&file)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    until("it has ended", async || {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_err()
+    })
+    .await;
 }
 
 /// Two processes share a cluster; it outlives each alone and ends after both, whoever dies how.

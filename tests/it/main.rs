@@ -16,6 +16,7 @@ mod embed;
 mod embedded;
 mod failover;
 mod faults;
+mod flow;
 mod guards;
 mod handlers;
 mod harness;

@@ -60,6 +60,8 @@ struct HandlerReport {
     timeout: String,
     lease: String,
     retry: String,
+    /// Caps, priorities, breaker.
+    flow: String,
 }
 
 impl Report {
@@ -140,6 +142,7 @@ impl HandlerReport {
             format!("  takes     {}", self.events.join(", ")),
             format!("  time      timeout {}, lease {}", self.timeout, self.lease),
             format!("  retry     {}", self.retry),
+            format!("  flow      {}", self.flow),
         ]
     }
 }
@@ -228,5 +231,29 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
             units::show_duration(retry.max),
             spec.policy.crashes
         ),
+        flow: flow(spec),
     }
+}
+
+fn flow(spec: &HandlerSpec) -> String {
+    let mut parts = Vec::new();
+    let rest = spec.priorities.rest.as_str();
+    let named = spec.priorities.named.iter();
+    let named: String = named
+        .map(|(pattern, of)| [", ", of.as_str(), " for ", &pattern.to_string()].concat())
+        .collect();
+    parts.push(format!("priority {rest}{named}"));
+    if let Some(most) = spec.cap.in_flight {
+        parts.push(format!("{most} under way over all nodes"));
+    }
+    if let Some(rate) = spec.cap.rate {
+        parts.push(format!("{} over all nodes", units::show_rate(rate)));
+    }
+    if matches!(spec.kind, HandlerKind::Http(_)) {
+        parts.push(match spec.breaker {
+            Some(breaker) => format!("breaker at {} % failures", breaker.failures),
+            None => "no breaker".to_owned(),
+        });
+    }
+    parts.join("; ")
 }

@@ -45,16 +45,29 @@ pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
+/// How a call ended.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) verdict: Verdict,
+    /// Whether the receiver answered as one that works; `None` when nothing was sent.
+    pub(crate) works: Option<bool>,
+}
+
 /// Sends the event once and tells what is known of the result.
 pub(crate) async fn send(
     client: &reqwest::Client,
     handler: &ActiveHandler,
     target: &HttpTarget,
     outgoing: &Outgoing<'_>,
-) -> Verdict {
+) -> Sent {
     let headers = match headers(handler, target, outgoing) {
         Ok(headers) => headers,
-        Err(error) => return Verdict::Permanent { error },
+        Err(error) => {
+            return Sent {
+                verdict: Verdict::Permanent { error },
+                works: None,
+            };
+        }
     };
     let sent = client
         .post(&target.url)
@@ -69,9 +82,15 @@ pub(crate) async fn send(
             let after = retry_after(response.headers(), Timestamp::now());
             // Drained a little, so that the connection can be used again.
             drop(tokio::time::timeout(Duration::from_secs(1), response.chunk_limited()).await);
-            of_status(status, after)
+            Sent {
+                verdict: of_status(status, after),
+                works: Some(shows_health(status)),
+            }
         }
-        Err(error) => of_error(&error, handler.spec.timeout),
+        Err(error) => Sent {
+            verdict: of_error(&error, handler.spec.timeout),
+            works: Some(false),
+        },
     }
 }
 
@@ -109,6 +128,12 @@ fn of_status(status: u16, after: Option<Duration>) -> Verdict {
             error: format!("HTTP {status}"),
         },
     }
+}
+
+/// Whether a receiver that answers so works. A refusal of one event (409, 422) says nothing
+/// against it; 408, 429 and 5xx say that it cannot keep up or is down.
+fn shows_health(status: u16) -> bool {
+    !matches!(status, 408 | 429 | 500..=599)
 }
 
 fn of_error(error: &reqwest::Error, timeout: Duration) -> Verdict {
@@ -240,6 +265,8 @@ mod tests {
                 _ if NOT_DONE.contains(&status) => assert!(retried, "{status}"),
                 _ => assert!(matches!(verdict, Verdict::Permanent { .. }), "{status}"),
             }
+            let busy = status / 100 == 5 || [408, 429].contains(&status);
+            assert_eq!(shows_health(status), !busy, "{status}");
             // What the receiver may have done decides what on_unknown will mean.
             if let Verdict::Retry { error, .. } = verdict {
                 let unknown = !NOT_DONE.contains(&status);

@@ -10,10 +10,15 @@ pub(super) mod transactional;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{LaneBy, Pattern, Policy, SecretText, VersionBy};
+use crate::domain::{Cap, LaneBy, Pattern, Policy, Priorities, SecretText, VersionBy};
+
+use super::flow::BreakerPolicy;
 
 pub use crate::store::{Emit, Work};
 pub use function::{Answer, Delivered, Function, HandlerError};
+
+/// Repetitions per hundred first tries of a handler that fails, unless said otherwise.
+pub const RETRY_SHARE: u16 = 20;
 
 /// A handler as configured.
 #[derive(Debug, Clone)]
@@ -40,6 +45,14 @@ pub struct HandlerSpec {
     pub batch: u16,
     /// Calls in flight per node (`http`).
     pub concurrency: u16,
+    /// Which of its due deliveries are taken first.
+    pub priorities: Priorities,
+    /// What may be under way, and begun, over all nodes.
+    pub cap: Cap,
+    /// When its receiver is left alone for a while (`http`); `None`: never.
+    pub breaker: Option<BreakerPolicy>,
+    /// Repetitions per hundred first tries while it fails (`http`).
+    pub retry_share: u16,
 }
 
 impl HandlerSpec {
@@ -62,6 +75,10 @@ impl HandlerSpec {
             lease,
             batch: 50,
             concurrency: 16,
+            priorities: Priorities::default(),
+            cap: Cap::default(),
+            breaker: Some(BreakerPolicy::default()),
+            retry_share: RETRY_SHARE,
         }
     }
 }

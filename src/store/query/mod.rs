@@ -13,6 +13,8 @@ use uuid::Uuid;
 
 use crate::domain::Digest;
 
+use super::flow::Pause;
+
 pub(crate) use find::Found;
 pub(super) use list::like_pattern;
 
@@ -164,6 +166,12 @@ pub struct DeliveryInfo {
     pub lease_until: Option<Timestamp>,
     /// The stable id sent with outside effects.
     pub effect_key: String,
+    /// `high`, `normal` or `low`.
+    pub priority: &'static str,
+    /// The pause of its handler.
+    pub handler_paused: Option<Pause>,
+    /// The pause of its event's source.
+    pub source_paused: Option<Pause>,
 }
 
 /// A finished run.
@@ -247,7 +255,7 @@ pub struct Replayed {
     pub effect_key: String,
 }
 
-fn time_opt(row: &Row, column: &str) -> Option<Timestamp> {
+pub(super) fn time_opt(row: &Row, column: &str) -> Option<Timestamp> {
     row.get::<_, Option<SystemTime>>(column)
         .and_then(|at| Timestamp::try_from(at).ok())
 }

@@ -2,8 +2,9 @@
 
 use tokio_postgres::Row;
 
-use crate::domain::EffectKey;
+use crate::domain::{EffectKey, Priority};
 
+use super::super::flow::paused;
 use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
 use super::{
@@ -41,7 +42,7 @@ impl Store {
             .first()
             .and_then(|row| row.get(0));
         let receipts = snapshot.query(RECEIPTS, &[&id]).await?;
-        let deliveries = snapshot.query(DELIVERIES, &[&id]).await?;
+        let deliveries = snapshot.query(DELIVERIES, &[&id, &found.source_id]).await?;
         let outcomes = snapshot.query(OUTCOMES, &[&id]).await?;
         let attempts = snapshot.query(ATTEMPTS, &[&id]).await?;
         let conflicts = snapshot
@@ -118,6 +119,9 @@ fn delivery(found: &Found, row: &Row) -> DeliveryInfo {
         run_at: time(row, "run_at"),
         lease_until: time_opt(row, "lease_until"),
         effect_key: effect_key(found, row),
+        priority: Priority::stored(row.get("priority")).as_str(),
+        handler_paused: paused(row, "handler_"),
+        source_paused: paused(row, "source_"),
     }
 }
 

@@ -9,9 +9,9 @@ WITH claimed AS (
          first_try_at = coalesce(first_try_at, clock_timestamp())
    WHERE d.ctid = ANY (ARRAY(
      SELECT ctid FROM oncehook.delivery
-      WHERE state = 'ready' AND suspect AND handler_id = ANY ($1::int[]) AND run_at <= now()
+      WHERE state = 'ready' AND suspect AND paused_source IS NULL AND handler_id = ANY ($1::int[]) AND run_at <= now()
       ORDER BY run_at LIMIT 1 FOR UPDATE SKIP LOCKED))
-  RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.suspect, d.losses_alone, d.losses, d.lease_token, d.lane, d.not_yet,
+  RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.suspect, d.losses_alone, d.losses, d.lease_token, d.priority, d.lane, d.not_yet,
             extract(epoch FROM clock_timestamp() - d.not_yet_since)::float8 AS since_not_yet,
             extract(epoch FROM clock_timestamp() - d.first_try_at)::float8 AS since_first
 )

@@ -4,7 +4,7 @@
 -- Rows: what the state machine needs. A row that is being settled is locked by its worker and
 -- skipped. The same transaction repeats the token in its write.
 -- Index delivery_lease.
-SELECT event_id, handler_id, run, generation, failures, suspect, losses_alone, losses, lease_token, lane, not_yet,
+SELECT event_id, handler_id, run, generation, failures, suspect, losses_alone, losses, lease_token, priority, lane, not_yet,
        extract(epoch FROM clock_timestamp() - not_yet_since)::float8 AS since_not_yet,
        extract(epoch FROM clock_timestamp() - leased_at)::float8 AS held,
        extract(epoch FROM clock_timestamp() - first_try_at)::float8 AS since_first

@@ -1,19 +1,21 @@
 -- gauges: numbers for the metrics.
 -- Run by store::health::gauges every 15 s.
 -- $1 known handler ids
--- Index delivery_ready, one probe per handler; counts end at 10,000 per handler.
+-- Index delivery_ready, one probe per handler and priority, delivery_aside; counts end at 10,000 per
+-- probe. What is paused is not late.
 WITH due AS (
-  SELECT h.id, x.oldest, x.late
-    FROM oncehook.handler h
+  SELECT h.id, h.paused_at IS NOT NULL AS paused, x.oldest, x.late
+    FROM oncehook.handler h CROSS JOIN generate_series(0, 2) AS p(priority)
    CROSS JOIN LATERAL (
      SELECT min(run_at) AS oldest, count(*) AS late
        FROM (SELECT run_at FROM oncehook.delivery
-              WHERE state = 'ready' AND NOT suspect AND handler_id = h.id AND run_at <= now()
+              WHERE state = 'ready' AND NOT suspect AND paused_source IS NULL
+                AND handler_id = h.id AND priority = p.priority::smallint AND run_at <= now()
               ORDER BY run_at LIMIT 10000) first
    ) x
 )
-SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM due)), 0)::float8 AS oldest_ready,
-       (SELECT coalesce(sum(late), 0)::bigint FROM due) AS late,
+SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM due WHERE NOT paused)), 0)::float8 AS oldest_ready,
+       (SELECT coalesce(sum(late), 0)::bigint FROM due WHERE NOT paused) AS late,
        (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE state = 'leased' AND lease_until < now() LIMIT 10000) x) AS stuck,
        (SELECT coalesce(sum(late), 0)::bigint FROM due WHERE id <> ALL ($1::int[])) AS unknown_handler,
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 FROM pg_stat_activity
@@ -21,4 +23,6 @@ SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM 
        (SELECT coalesce(n_dead_tup, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.delivery'::regclass) AS dead_rows,
        (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE state = 'held' LIMIT 10000) x) AS held,
        (SELECT count(*) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
-         WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead
+         WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead,
+       (SELECT coalesce(sum(late), 0)::bigint FROM due WHERE paused)
+         + (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE paused_source IS NOT NULL LIMIT 10000) x) AS paused

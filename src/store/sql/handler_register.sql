@@ -9,6 +9,8 @@ WITH made AS (
    WHERE NOT EXISTS (SELECT FROM oncehook.handler WHERE (first_name = $1 OR $1 = ANY (former_names)) AND name <> $1)
   ON CONFLICT (name) DO NOTHING
   RETURNING id, first_name, retired_at IS NOT NULL AS retired
+), cap AS (
+  INSERT INTO oncehook.handler_cap (handler_id) SELECT id FROM made
 )
 SELECT id, first_name, retired FROM made
 UNION ALL

@@ -1,6 +1,6 @@
 -- ingest_reserve: reserves the keys of a batch and stores what won.
 -- Run by store::ingest::reserve, first statement of the ingest transaction.
--- $1..$10 requests, $11..$28 items, $29..$31 fan-out (item number, handler id, lane), $32 items' causes
+-- $1..$10 requests, $11..$28 items, $29..$31 $33 fan-out (item number, handler id, lane, priority), $32 items' causes
 -- Rows: one per item whose key was new: its number and event id. The losers are read by
 -- ingest_known in the next statement, whose snapshot sees the winner.
 -- Keys go in sorted order, so that two batches never deadlock; a losing insert waits for the
@@ -35,10 +35,10 @@ WITH req AS MATERIALIZED (
          occurred_at, req.correlation_id, state, state_reason, routes::int[], caused_by
     FROM item JOIN won USING (event_id) JOIN req ON req.no = item.request_no
 ), fanned_out AS (
-  INSERT INTO oncehook.delivery (event_id, handler_id, state, lane, lane_seq)
+  INSERT INTO oncehook.delivery (event_id, handler_id, state, lane, lane_seq, priority)
   SELECT item.event_id, f.handler_id, CASE WHEN f.lane IS NULL THEN 'ready' ELSE 'blocked' END, f.lane,
-         CASE WHEN f.lane IS NOT NULL THEN nextval('oncehook.lane_seq') END
-    FROM unnest($29::int[], $30::int[], $31::text[]) AS f(no, handler_id, lane) JOIN item USING (no) JOIN won USING (event_id)
+         CASE WHEN f.lane IS NOT NULL THEN nextval('oncehook.lane_seq') END, f.priority
+    FROM unnest($29::int[], $30::int[], $31::text[], $33::smallint[]) AS f(no, handler_id, lane, priority) JOIN item USING (no) JOIN won USING (event_id)
    ORDER BY f.no, f.handler_id
 )
 SELECT item.no, item.event_id FROM item JOIN won USING (event_id)

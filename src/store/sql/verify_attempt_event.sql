@@ -10,4 +10,4 @@ SELECT count(*) OVER () AS found, a.event_id, NULL::int AS source_id, NULL::text
   LEFT JOIN oncehook.handler h ON h.id = a.handler_id
   LEFT JOIN LATERAL (SELECT e.id FROM oncehook.event e WHERE e.id = a.event_id LIMIT 1) e ON true
  WHERE a.ended_at >= $2 AND (e.id IS NULL OR h.id IS NULL)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -10,4 +10,4 @@ SELECT count(*) OVER () AS found, r.event_id, NULL::int AS source_id, NULL::text
          WHERE a.at >= $2 AND a.action IN ('event.replay', 'event.replay.force', 'event.replay.missing')) r
  WHERE NOT EXISTS (SELECT FROM oncehook.delivery d WHERE d.event_id = r.event_id AND d.handler_id = r.handler_id AND d.run >= r.run)
    AND NOT EXISTS (SELECT FROM oncehook.outcome o WHERE o.event_id = r.event_id AND o.handler_id = r.handler_id AND o.run = r.run)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

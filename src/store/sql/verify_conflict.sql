@@ -12,4 +12,4 @@ SELECT count(*) OVER () AS found, c.event_id, c.source_id, c.key, NULL::int AS h
                       WHERE k.source_id = c.source_id AND k.key = c.key LIMIT 1) k ON true
  WHERE c.seen_at >= $2
    AND (k.event_id IS NULL OR k.event_id <> c.event_id OR k.raw_digest <> c.first_digest OR c.raw_digest = c.first_digest)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

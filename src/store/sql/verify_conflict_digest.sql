@@ -6,4 +6,4 @@ SELECT count(*) OVER () AS found, c.event_id, c.source_id, c.key, NULL::int AS h
        'the conflict''s bytes have another SHA-256 than it says'::text AS detail
   FROM oncehook.conflict c
  WHERE c.seen_at >= $2 AND sha256(c.body) <> c.raw_digest
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

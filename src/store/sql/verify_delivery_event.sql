@@ -18,4 +18,4 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
           LEFT JOIN oncehook.handler h ON h.id = d.handler_id
           LEFT JOIN LATERAL (SELECT e.routes FROM oncehook.event e WHERE e.id = d.event_id LIMIT 1) e ON true) b
  WHERE b.detail IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

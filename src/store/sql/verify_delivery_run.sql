@@ -14,4 +14,4 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
           LEFT JOIN LATERAL (SELECT o.run, o.generation, o.result FROM oncehook.outcome o
                               WHERE o.event_id = d.event_id AND o.handler_id = d.handler_id ORDER BY o.run DESC LIMIT 1) l ON true) b
  WHERE b.detail IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

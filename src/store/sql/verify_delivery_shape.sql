@@ -9,6 +9,7 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
                     WHEN (d.state = 'leased') <> (d.leased_at IS NOT NULL) THEN d.state || ', and leased_at says otherwise'
                     WHEN d.state = 'leased' AND d.first_try_at IS NULL THEN 'leased, and never tried'
                     WHEN d.run_at = 'infinity' THEN 'never due'
+                    WHEN d.paused_source IS NOT NULL AND d.state <> 'ready' THEN d.state || ', and set aside'
                     WHEN d.suspect AND d.losses < 1 THEN 'suspect, and no lease was lost'
                     WHEN d.losses_alone NOT BETWEEN 0 AND d.losses THEN format('losses: %s, of these alone: %s', d.losses, d.losses_alone)
                     WHEN (d.state = 'held') <> (d.state_reason IS NOT NULL) THEN d.state || ', and the reason says otherwise'
@@ -20,4 +21,4 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
                END AS detail
           FROM oncehook.delivery d) b
  WHERE b.detail IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -9,4 +9,4 @@ SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, NULL::in
                        FROM oncehook.request r WHERE r.id = e.request_id LIMIT 1) r
  CROSS JOIN LATERAL (SELECT k.raw_digest FROM oncehook.event_key k WHERE k.source_id = e.source_id AND k.key = e.key LIMIT 1) k
  WHERE e.id >= oncehook.uuid7_floor($2) AND e.item_offset >= 0 AND e.item_length >= 0 AND r.raw_digest <> k.raw_digest
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -6,4 +6,4 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, NULL::int AS source_id
        name || ' = off' AS detail
   FROM unnest(ARRAY['fsync', 'full_page_writes']) AS name
  WHERE current_setting(name) = 'off'
- ORDER BY name LIMIT $1
+ ORDER BY name LIMIT (SELECT $1::bigint)

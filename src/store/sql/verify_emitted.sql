@@ -6,4 +6,4 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, e.source_id, e.key, NU
        format('emitted %s s ago', floor(extract(epoch FROM now() - e.emitted_at))) AS detail
   FROM oncehook.emitted e
  WHERE e.emitted_at < now() - make_interval(secs => $2)
- ORDER BY e.id LIMIT $1
+ ORDER BY e.id LIMIT (SELECT $1::bigint)

@@ -8,4 +8,4 @@ SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, NULL::in
   FROM oncehook.event e
   LEFT JOIN LATERAL (SELECT event_id FROM oncehook.event_key WHERE source_id = e.source_id AND key = e.key LIMIT 1) k ON true
  WHERE e.id >= oncehook.uuid7_floor($2) AND k.event_id IS DISTINCT FROM e.id
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

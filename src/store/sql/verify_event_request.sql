@@ -7,7 +7,7 @@
 SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, NULL::int AS handler_id, NULL::int AS run,
        CASE WHEN r.id IS NULL THEN 'request ' || e.request_id || ' is not stored'
             WHEN r.source_id <> e.source_id THEN 'request ' || e.request_id || ' came to another source'
-            ELSE format('its bytes %s..%s lie outside the body of %s bytes', e.item_offset, e.item_offset::bigint + e.item_length, r.size)
+            ELSE format('its bytes %s..%s lie outside the body, which has %s', e.item_offset, e.item_offset::bigint + e.item_length, r.size)
        END AS detail
   FROM oncehook.event e
   LEFT JOIN (SELECT id, source_id, octet_length(body) AS size FROM oncehook.request
@@ -15,4 +15,4 @@ SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, NULL::in
  WHERE e.id >= oncehook.uuid7_floor($2)
    AND (r.id IS NULL OR r.source_id <> e.source_id OR e.item_offset < 0 OR e.item_length < 0
         OR e.item_offset::bigint + e.item_length > r.size)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -15,4 +15,4 @@ SELECT count(*) OVER () AS found, b.id AS event_id, b.source_id, b.key, NULL::in
                END AS detail
           FROM oncehook.event e WHERE e.id >= oncehook.uuid7_floor($2)) b
  WHERE b.detail IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -9,4 +9,4 @@ SELECT count(*) OVER () AS found, k.event_id, k.source_id, k.key, NULL::int AS h
   LEFT JOIN oncehook.event e ON e.id = k.event_id AND e.id >= oncehook.uuid7_floor($2)
  WHERE k.event_id >= oncehook.uuid7_floor($2)
    AND (e.id IS NULL OR e.source_id <> k.source_id OR e.key <> k.key)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

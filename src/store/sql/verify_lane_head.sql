@@ -8,4 +8,4 @@ SELECT count(*) OVER () AS found, d.event_id, NULL::int AS source_id, NULL::text
  WHERE d.state = 'blocked' AND d.run_at < now() - make_interval(secs => $2)
    AND NOT EXISTS (SELECT FROM oncehook.delivery head
                     WHERE head.handler_id = d.handler_id AND head.lane = d.lane AND head.lane IS NOT NULL AND head.state <> 'blocked')
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

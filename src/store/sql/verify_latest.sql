@@ -8,4 +8,4 @@ SELECT count(*) OVER () AS found, l.event_id, NULL::int AS source_id, NULL::text
  WHERE l.event_id >= oncehook.uuid7_floor($2)
    AND NOT EXISTS (SELECT FROM oncehook.outcome o
                     WHERE o.event_id = l.event_id AND o.handler_id = l.handler_id AND o.result = 'succeeded')
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -7,4 +7,4 @@ SELECT count(*) OVER () AS found, d.event_id, NULL::int AS source_id, NULL::text
        format('its lease ended %s s ago', floor(extract(epoch FROM now() - d.lease_until))) AS detail
   FROM oncehook.delivery d
  WHERE d.state = 'leased' AND d.lease_until < now() - make_interval(secs => $2)
- ORDER BY d.lease_until LIMIT $1
+ ORDER BY d.lease_until LIMIT (SELECT $1::bigint)

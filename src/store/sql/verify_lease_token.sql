@@ -11,4 +11,4 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
                 SELECT lease_token, event_id, handler_id, run FROM oncehook.attempt
                  WHERE ended_at >= $2 AND lease_token IS NOT NULL AND verdict <> 'evidence') t
          GROUP BY t.lease_token HAVING count(*) > 1) b
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -9,4 +9,4 @@ SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, q.handle
  WHERE e.id >= oncehook.uuid7_floor($2) AND (e.state IS NULL OR e.state = 'unrecognized') AND q.handler_id <> ALL (e.routes)
    AND (SELECT true FROM oncehook.delivery d WHERE d.event_id = e.id AND d.handler_id = q.handler_id LIMIT 1) IS NULL
    AND (SELECT true FROM oncehook.outcome o WHERE o.event_id = e.id AND o.handler_id = q.handler_id LIMIT 1) IS NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -17,4 +17,4 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
           LEFT JOIN oncehook.handler h ON h.id = o.handler_id
          WHERE o.event_id >= oncehook.uuid7_floor($2)) b
  WHERE b.detail IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

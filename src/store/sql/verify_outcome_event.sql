@@ -18,4 +18,4 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
           LEFT JOIN oncehook.event e ON e.id = o.event_id AND e.id >= oncehook.uuid7_floor($2)
          WHERE o.event_id >= oncehook.uuid7_floor($2)) b
  WHERE b.detail IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -9,4 +9,4 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, NULL::int AS source_id
           FROM unnest(ARRAY['request', 'event', 'outcome', 'receipt', 'attempt']) AS parent, generate_series(0, 2) AS day) m
  WHERE NOT EXISTS (SELECT FROM pg_inherits i
                     WHERE i.inhrelid = to_regclass('oncehook.' || m.child) AND i.inhparent = ('oncehook.' || m.parent)::regclass)
- ORDER BY m.child LIMIT $1
+ ORDER BY m.child LIMIT (SELECT $1::bigint)

@@ -11,4 +11,4 @@ SELECT count(*) OVER () AS found, r.event_id, NULL::int AS source_id, NULL::text
                     WHERE a.subject = r.event_id::text AND a.action IN ('event.replay', 'event.replay.force')
                       AND a.after ->> 'run' = r.run::text
                       AND a.after ->> 'handler' = ANY (h.former_names || ARRAY[h.name, h.first_name]))
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

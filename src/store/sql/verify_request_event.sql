@@ -7,4 +7,4 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, r.source_id, NULL::tex
   FROM oncehook.request r
  WHERE r.id >= oncehook.uuid7_floor($2)
    AND NOT EXISTS (SELECT FROM oncehook.event e WHERE e.id >= oncehook.uuid7_floor($2) AND e.request_id = r.id)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

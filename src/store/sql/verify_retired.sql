@@ -6,4 +6,4 @@ SELECT count(*) OVER () AS found, d.event_id, NULL::int AS source_id, NULL::text
        'its handler was retired at ' || to_char(h.retired_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS detail
   FROM oncehook.delivery d JOIN oncehook.handler h ON h.id = d.handler_id
  WHERE h.retired_at IS NOT NULL
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -9,4 +9,4 @@ SELECT count(*) OVER () AS found, e.id AS event_id, e.source_id, e.key, e.handle
  WHERE NOT EXISTS (SELECT FROM oncehook.delivery d WHERE d.event_id = e.id AND d.handler_id = e.handler_id)
    AND NOT EXISTS (SELECT FROM oncehook.outcome o
                     WHERE o.event_id >= oncehook.uuid7_floor($2) AND o.event_id = e.id AND o.handler_id = e.handler_id)
- LIMIT $1
+ LIMIT (SELECT $1::bigint)

@@ -20,4 +20,4 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, NULL::int AS source_id
         SELECT format('prepared transaction of %s is open for %s s', owner, floor(extract(epoch FROM clock_timestamp() - prepared))), prepared
           FROM pg_prepared_xacts
          WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $2)) open
- ORDER BY since LIMIT $1
+ ORDER BY since LIMIT (SELECT $1::bigint)

@@ -1,6 +1,29 @@
 //! The table of checks.
 
-use super::report::{CheckReport, CheckState};
+use tokio_postgres::error::SqlState;
+
+use super::report::{CheckReport, CheckState, Finding};
+
+/// What a finding means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Severity {
+    /// Something to know.
+    Note,
+    /// A person should look; no invariant is hurt.
+    Warning,
+    /// An invariant does not hold.
+    Broken,
+}
+
+impl From<Severity> for CheckState {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Note => Self::Note,
+            Severity::Warning => Self::Warning,
+            Severity::Broken => Self::Broken,
+        }
+    }
+}
 
 /// What a check's statement takes.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +44,7 @@ pub(super) struct Check {
     /// What holds when it finds nothing.
     pub(super) about: &'static str,
     /// What a finding means.
-    pub(super) severity: CheckState,
+    pub(super) severity: Severity,
     /// Column of `verify_counts` that says how many it looks at; empty for none.
     pub(super) counted: &'static str,
     pub(super) reads: Reads,
@@ -32,8 +55,64 @@ pub(super) struct Check {
     pub(super) next: &'static str,
 }
 
-/// What to do about a check that did not finish.
-pub(super) const UNFINISHED: &str = "when the reason is gone; if it took too long, with a longer `--check-time` or a nearer `--since`";
+/// Why a check has no answer, and what to do about it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unanswered {
+    pub(super) why: &'static str,
+    pub(super) next: &'static str,
+}
+
+impl Unanswered {
+    /// For errors that cost only the answer of their own statement.
+    pub(super) fn of(code: &SqlState) -> Option<Self> {
+        let (why, next) = match code.code() {
+            "57014" => (
+                "it took too long",
+                "verify again with a longer `--check-time` or a nearer `--since`",
+            ),
+            "55P03" => (
+                "a table is locked",
+                "verify again when it is free; who holds it: SELECT l.relation::regclass, a.pid, a.usename, a.query FROM pg_locks l \
+                 JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted",
+            ),
+            "42P01" => (
+                "a table is missing",
+                "schema.sql says what belongs there; restore it from a backup, then verify with --all",
+            ),
+            "42501" => (
+                "this role may not read a table",
+                "let it: GRANT USAGE ON SCHEMA oncehook TO role; GRANT SELECT ON ALL TABLES IN SCHEMA oncehook TO role",
+            ),
+            code if code.starts_with("40") => (
+                "it was in the way of what a standby replays",
+                "verify again, on a standby with a longer max_standby_streaming_delay, or on the primary",
+            ),
+            code if code.starts_with("53") => (
+                "the server lacks resources for it",
+                "the server's log says which; verify again when it has them",
+            ),
+            _ => return None,
+        };
+        Some(Self { why, next })
+    }
+}
+
+impl CheckReport {
+    /// The same check, and that it did not finish.
+    pub(super) fn unanswered(self, unanswered: Unanswered) -> Self {
+        Self {
+            state: CheckState::Unfinished,
+            findings: vec![Finding::of_nothing(unanswered.why.to_owned())],
+            next: unanswered.next,
+            ..self
+        }
+    }
+}
+
+/// When the schema has migrations that this program does not know.
+pub(super) const NEWER: &str = "verify with the oncehook that the service runs, or a newer one: what this one does not know, it cannot check";
+const UNKEYED: &str = "without its key a further copy is stored and handled as a new event: put its row of event_key back from a backup \
+                       before its provider comes again, and find out who or what deletes or restores rows";
 const LOOK: &str = "`oncehook show SOURCE KEY` tells what is known of it";
 const KEEP: &str = "keep the database as it is (a backup, the server's log) and find out who or what deletes or restores rows";
 const BUG: &str = "please report it with the output of `oncehook show SOURCE KEY --json`";
@@ -66,7 +145,7 @@ const fn check(
     Check {
         name,
         about,
-        severity: CheckState::Broken,
+        severity: Severity::Broken,
         counted,
         reads,
         sql,
@@ -77,7 +156,14 @@ const fn check(
 
 const fn warning(check: Check) -> Check {
     Check {
-        severity: CheckState::Warning,
+        severity: Severity::Warning,
+        ..check
+    }
+}
+
+const fn note(check: Check) -> Check {
+    Check {
+        severity: Severity::Note,
         ..check
     }
 }
@@ -110,7 +196,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 28] = [
+pub(super) static CHECKS: [Check; 33] = [
     check(
         "key_event",
         "keys",
@@ -125,7 +211,7 @@ pub(super) static CHECKS: [Check; 28] = [
         Reads::Since,
         "every event is the one that its key names",
         include_str!("../sql/verify_event_key.sql"),
-        KEEP,
+        UNKEYED,
     ),
     check(
         "event_request",
@@ -223,6 +309,46 @@ pub(super) static CHECKS: [Check; 28] = [
         include_str!("../sql/verify_overdue.sql"),
         "is a node running that knows the handler, and does it keep up? `oncehook_oldest_ready_seconds` shows since when",
     )),
+    check(
+        "lane_head",
+        "deliveries",
+        Reads::Late,
+        "every lane in which deliveries wait has its head",
+        include_str!("../sql/verify_lane_head.sql"),
+        "a running node finds such lanes within seconds: is one running?",
+    ),
+    warning(check(
+        "emitted",
+        "",
+        Reads::Late,
+        "what was emitted is stored",
+        include_str!("../sql/verify_emitted.sql"),
+        "is a node running whose configuration has the source?",
+    )),
+    check(
+        "latest",
+        "",
+        Reads::Since,
+        "the newest version applied to an object is that of an event that succeeded",
+        include_str!("../sql/verify_latest.sql"),
+        LOOK,
+    ),
+    note(check(
+        "paused",
+        "",
+        Reads::Live,
+        "what is paused by order",
+        include_str!("../sql/verify_paused.sql"),
+        "`oncehook handlers resume NAME` or `oncehook sources resume NAME` when the reason is gone",
+    )),
+    check(
+        "caps",
+        "",
+        Reads::Live,
+        "every handler has the row that its caps are kept by",
+        include_str!("../sql/verify_caps.sql"),
+        "restore it: INSERT INTO oncehook.handler_cap (handler_id) SELECT id FROM oncehook.handler ON CONFLICT DO NOTHING",
+    ),
     warning(check(
         "retired",
         "deliveries",

@@ -10,7 +10,7 @@ mod report;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use super::connection::Connection;
 use super::transaction::{Limits, Params, Transaction};
 use super::{Store, StoreError, migrate};
 
-use check::{CHECKS, Check, MISSING, Reads, SCHEMA, UNFINISHED};
+use check::{CHECKS, Check, MISSING, NEWER, Reads, SCHEMA, Unanswered};
 pub use report::{CheckReport, CheckState, Finding, Verification};
 
 const VERSIONS: &str = include_str!("../sql/verify_schema.sql");
@@ -31,7 +31,15 @@ const TYPES: &str = include_str!("../sql/verify_types.sql");
 
 /// How far back history is read unless said otherwise: what a system that is checked daily has
 /// not shown yet, twice over.
-pub const WINDOW: SignedDuration = SignedDuration::from_hours(48);
+pub const WINDOW: Duration = Duration::from_hours(48);
+/// Examples per check unless said otherwise.
+pub const EXAMPLES: u16 = 5;
+/// Longest time of one check unless said otherwise.
+pub const CHECK_TIME: Duration = Duration::from_mins(1);
+/// The longest that PostgreSQL can be told, 24 days.
+pub const CHECK_TIME_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+/// How long a transaction may be open unless said otherwise.
+pub const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What a verification reads.
 #[derive(Debug, Clone)]
@@ -40,7 +48,8 @@ pub struct VerifyOptions {
     pub since: Timestamp,
     /// Examples per check, at most; at least one.
     pub examples: u16,
-    /// Longest time of one check; one that takes longer is reported as unfinished.
+    /// Longest time of one check, at most [`CHECK_TIME_MAX`]; one that takes longer is reported as
+    /// unfinished. Zero for no limit.
     pub check_time: Duration,
     /// How long a transaction may be open and an ended lease unreaped before it is a finding; due
     /// work may wait three times as long.
@@ -58,9 +67,9 @@ impl Default for VerifyOptions {
             since: Timestamp::now()
                 .checked_sub(WINDOW)
                 .unwrap_or(Timestamp::UNIX_EPOCH),
-            examples: 5,
-            check_time: Duration::from_mins(1),
-            patience: Duration::from_mins(5),
+            examples: EXAMPLES,
+            check_time: CHECK_TIME,
+            patience: PATIENCE,
             digests: false,
             handlers: Vec::new(),
         }
@@ -80,7 +89,8 @@ impl VerifyOptions {
 
 impl Store {
     /// Checks the invariants over what is stored. A system at work may go on: each check is one
-    /// statement in a read-only transaction of its own that locks no row.
+    /// statement in a read-only transaction of its own that locks no row. With
+    /// [`Settings::for_reading`](super::Settings::for_reading) a standby can be asked.
     ///
     /// # Errors
     ///
@@ -95,7 +105,7 @@ impl Store {
     /// use oncehook::store::verify::VerifyOptions;
     ///
     /// let verification = store.verify(&VerifyOptions::default()).await?;
-    /// assert!(verification.holds(), "{verification}");
+    /// assert!(verification.holds, "{verification}");
     /// # Ok(())
     /// # }
     /// ```
@@ -104,6 +114,10 @@ impl Store {
             SystemTime::try_from(options.since.max(Timestamp::UNIX_EPOCH)).map_err(|_| {
                 StoreError::Refused("that time lies outside what PostgreSQL can hold".into())
             })?;
+        if options.check_time > CHECK_TIME_MAX {
+            let text = "a check cannot be given more than 24 days; 0 is no limit";
+            return Err(StoreError::Refused(text.into()));
+        }
         let connection = self.queries().await?;
         let limits = Limits {
             statement: options.check_time,
@@ -178,14 +192,7 @@ async fn schema(reader: &Reader<'_>) -> Result<CheckReport, StoreError> {
         Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE) => Vec::new(),
         rows => match answered(rows)? {
             Ok(rows) => rows,
-            Err(reason) => {
-                return Ok(CheckReport {
-                    state: CheckState::Unfinished,
-                    findings: vec![Finding::of_nothing(reason.to_owned())],
-                    next: UNFINISHED,
-                    ..SCHEMA.report()
-                });
-            }
+            Err(unanswered) => return Ok(SCHEMA.report().unanswered(unanswered)),
         },
     };
     let applied: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
@@ -202,13 +209,18 @@ async fn schema(reader: &Reader<'_>) -> Result<CheckReport, StoreError> {
         (0, _) => CheckState::Warning,
         _ => CheckState::Unfinished,
     };
+    let report = SCHEMA.report();
     Ok(CheckReport {
         state,
+        next: match state {
+            CheckState::Warning => NEWER,
+            _ => report.next,
+        },
         examined: Some(applied.len() as u64),
         found: texts.len() as u64,
         took_ms: millis(began.elapsed()),
         findings: texts.into_iter().map(Finding::of_nothing).collect(),
-        ..SCHEMA.report()
+        ..report
     })
 }
 
@@ -216,8 +228,7 @@ async fn schema(reader: &Reader<'_>) -> Result<CheckReport, StoreError> {
 struct Ran {
     check: &'static Check,
     took: Duration,
-    /// `Err` with the reason when it did not finish.
-    rows: Result<Vec<Row>, &'static str>,
+    rows: Result<Vec<Row>, Unanswered>,
 }
 
 async fn run(
@@ -234,22 +245,13 @@ async fn run(
 }
 
 /// A statement that was given up costs only its own answer: the inner error says why.
-fn answered<T>(
-    rows: Result<Vec<T>, StoreError>,
-) -> Result<Result<Vec<T>, &'static str>, StoreError> {
-    let error = match rows {
-        Ok(rows) => return Ok(Ok(rows)),
-        Err(error) => error,
-    };
-    match error.sqlstate() {
-        Some(code) if *code == SqlState::QUERY_CANCELED => Ok(Err("it took too long")),
-        Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => Ok(Err("a table is locked")),
-        Some(code) if *code == SqlState::UNDEFINED_TABLE => Ok(Err("a table is missing")),
-        Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-            Ok(Err("this role may not read a table"))
-        }
-        Some(code) if code.code().starts_with("53") => Ok(Err("the server lacks resources for it")),
-        _ => Err(error),
+fn answered<T>(rows: Result<Vec<T>, StoreError>) -> Result<Result<Vec<T>, Unanswered>, StoreError> {
+    match rows {
+        Ok(rows) => Ok(Ok(rows)),
+        Err(error) => match error.sqlstate().and_then(Unanswered::of) {
+            Some(unanswered) => Ok(Err(unanswered)),
+            None => Err(error),
+        },
     }
 }
 
@@ -366,7 +368,7 @@ impl Ran {
                 let found: i64 = rows.first().map_or(0, |row| row.get("found"));
                 CheckReport {
                     state: if found > 0 {
-                        self.check.severity
+                        self.check.severity.into()
                     } else {
                         CheckState::Ok
                     },
@@ -375,12 +377,7 @@ impl Ran {
                     ..unnamed
                 }
             }
-            Err(reason) => CheckReport {
-                state: CheckState::Unfinished,
-                findings: vec![Finding::of_nothing((*reason).to_owned())],
-                next: UNFINISHED,
-                ..unnamed
-            },
+            Err(unanswered) => unnamed.unanswered(*unanswered),
         }
     }
 }

@@ -12,6 +12,8 @@ use uuid::Uuid;
 pub enum CheckState {
     /// Nothing contradicts it.
     Ok,
+    /// Nothing is wrong: what stands so by order.
+    Note,
     /// A person should look; no invariant is hurt.
     Warning,
     /// An invariant does not hold.
@@ -25,6 +27,7 @@ impl CheckState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "OK",
+            Self::Note => "NOTE",
             Self::Warning => "WARNING",
             Self::Broken => "BROKEN",
             Self::Unfinished => "UNFINISHED",
@@ -115,11 +118,6 @@ impl Verification {
             unfinished,
             checks,
         }
-    }
-
-    /// Whether everything was checked and no invariant is broken.
-    pub fn holds(&self) -> bool {
-        self.holds
     }
 }
 

@@ -157,7 +157,7 @@ async fn a_node_steps(offset_s: &str) {
 
     // Nobody's lease was taken, nobody came early, nobody waits for an hour too long.
     let lost = "attempt a JOIN oncehook.event e ON e.id = a.event_id WHERE verdict = 'lost'";
-    assert_eq!(stepped.db.count(lost).await, 0);
+    assert_eq!(stepped.db.count(lost).await, 0, "no lease was taken");
     assert_eq!(receiver.requests().len(), 3);
     let asked_for =
         "SELECT run_at FROM oncehook.delivery d JOIN oncehook.handler h ON h.id = d.handler_id

@@ -15,12 +15,25 @@ use super::{
 async fn killed_while_the_body_arrives_stores_nothing() {
     let mut app = booking().start().await;
     let mut raw = RawHttp::connect(app.public).await;
-    let head = "POST /webhooks/stripe HTTP/1.1\r\nHost: x\r\nContent-Length: 400\r\n\r\n{\"id\":";
-    assert!(raw.send(head).await);
+    // All that its signature covers has come; only the declared length says that more must follow.
+    let whole = signed_request(&paid("evt_1"));
+    let (_, body) = whole.split_once("\r\n\r\n").unwrap();
+    let length = |bytes: usize| format!("Content-Length: {bytes}\r\n");
+    let longer = whole.replace(&length(body.len()), &length(body.len() + 1));
+    assert_ne!(longer, whole);
+    assert!(raw.send(longer).await);
+    // Another one is sent later and is through: the node has seen this one, too.
+    assert!(!put(&app, &paid("evt_2")).await);
     app.kill9();
-    assert_eq!(raw.read_all().await, "");
+    until_disconnected(&app.db).await;
+    let stored = app.db.count("event_key WHERE key = 'evt_1'").await;
+    assert_eq!(stored, 0, "a body is stored before it is whole");
+    assert_eq!(
+        raw.read_all().await,
+        "",
+        "it is answered before it is whole"
+    );
     app.restart().await;
-    assert_eq!(app.db.count("event_key").await, 0);
     comes_again_and_again(&app, "evt_1").await;
 }
 
@@ -74,8 +87,10 @@ async fn killed_while_the_signature_is_checked_stores_nothing() {
     .await;
     app.kill9();
     assert_eq!(raw.read_all().await, "");
+    until_disconnected(&app.db).await;
+    let stored = app.db.count("event_key").await;
+    assert_eq!(stored, 0, "it is stored before its signature is checked");
     app.restart().await;
-    assert_eq!(app.db.count("event_key").await, 0);
     comes_again_and_again(&app, "evt_1").await;
 }
 
@@ -93,9 +108,11 @@ async fn killed_with_requests_in_the_queue_stores_none_of_them() {
     sent.push(Sender::to(&app).spawn(paid("evt_1")));
     until_metric(&app, "oncehook_ingest_queue_requests", |n| n >= 1.0).await;
     kill_before(&mut app, &proxy).await;
+    let mut answers = Vec::new();
     for sent in sent {
-        assert_eq!(sent.await.unwrap(), None, "nothing may be acknowledged");
+        answers.push(sent.await.unwrap());
     }
+    assert_eq!(answers, [None; 3], "who waits in the queue has no answer");
     assert_eq!(app.db.count("event_key").await, 0);
     begin_handling(&mut app).await;
     comes_again_and_again(&app, "evt_1").await;
@@ -112,7 +129,8 @@ async fn f30_killed_before_the_commit_of_ingest_leaves_nothing() {
     kill_before(&mut app, &proxy).await;
     assert_eq!(sent.await.unwrap(), None, "nothing may be acknowledged");
     for table in ["event_key", "event", "request", "delivery"] {
-        assert_eq!(app.db.count(table).await, 0, "{table}");
+        let rows = app.db.count(table).await;
+        assert_eq!(rows, 0, "{table} has what was never committed");
     }
     app.restart().await;
     comes_again_and_again(&app, "evt_1").await;
@@ -141,7 +159,8 @@ async fn f29_killed_between_commit_and_answer_it_is_handled_without_another_requ
     })
     .await;
     until_disconnected(&app.db).await;
-    assert_eq!(app.db.count("delivery WHERE state = 'ready'").await, 1);
+    let ready = app.db.count("delivery WHERE state = 'ready'").await;
+    assert_eq!(ready, 1, "what is to do is committed with the event");
     begin_handling(&mut app).await;
     let outcome = until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(outcome["attempts"], 1);
@@ -227,7 +246,11 @@ async fn f30_killed_between_handler_and_commit_neither_effect_nor_outcome_stays(
     proxy.until_fired(1).await;
     kill_before(&mut app, &proxy).await;
     drop(sent.await);
-    assert_eq!(booked(&app.db, "evt_1").await, 0);
+    assert_eq!(
+        booked(&app.db, "evt_1").await,
+        0,
+        "its outcome is not there"
+    );
     assert_eq!(app.db.count("outcome").await, 0);
     assert_eq!(app.db.count("delivery WHERE state = 'leased'").await, 1);
     restart_after_leases(&mut app).await;
@@ -315,10 +338,11 @@ async fn killed_while_a_call_is_out_it_is_made_again_under_the_same_effect_key()
     );
     let requests = receiver.requests();
     assert_eq!(requests.len(), 2);
-    // By this one key the receiver, which applied the first, knows the second for a copy.
+    // By it the receiver, which applied the first, knows the second for a copy.
     assert_eq!(
         effect_keys(&requests),
-        [outcome["effect_key"].as_str().unwrap()]
+        [outcome["effect_key"].as_str().unwrap()],
+        "both calls bear one key"
     );
     app.db.verify().await;
 }

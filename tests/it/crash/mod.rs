@@ -3,7 +3,7 @@
 mod chaos;
 mod clock;
 mod commit;
-mod http;
+pub(crate) mod http;
 mod kill;
 mod lease;
 mod poison;
@@ -126,7 +126,7 @@ fn signed_request(event: &Value) -> String {
 /// Sends and expects 200; tells whether it was a replay.
 pub(crate) async fn put(node: &Node, event: &Value) -> bool {
     let (status, replayed) = Sender::to(node).send(event).await.unwrap();
-    assert_eq!(status, 200, "{}", node.output());
+    assert_eq!(status, 200, "{} is stored: {}", event["id"], node.output());
     replayed
 }
 

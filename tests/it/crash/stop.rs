@@ -43,7 +43,8 @@ async fn a_node_that_is_asked_to_end_gives_back_what_it_has_not_begun() {
     assert_eq!(app.exit().await.code(), Some(0));
     // The one that ran is done, the others wait for nobody's lease.
     assert_eq!(app.db.count("outcome").await, 1);
-    assert_eq!(app.db.count("delivery WHERE state = 'ready'").await, 9);
+    let ready = app.db.count("delivery WHERE state = 'ready'").await;
+    assert_eq!(ready, 9, "what was not begun is given back");
     let toml = app.toml().to_owned();
     let second = app.another_node_with(&toml).await;
     for n in 0..10 {

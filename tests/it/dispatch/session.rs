@@ -119,7 +119,7 @@ async fn search_app(db: &TestDb) {
 #[tokio::test]
 async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
     let db = TestDb::new().await;
-    let role = lowly(&db).await;
+    let role = db.role("lowly", "").await;
     let lowering = format!(
         "CREATE FUNCTION app.lowering(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
          BEGIN PERFORM app.book(event); EXECUTE 'SET ROLE {role}'; END $$"
@@ -136,7 +136,6 @@ async fn a_role_that_a_handler_takes_on_ends_with_the_handler() {
         let outcome = until_booked_once(&app, &app.db, key).await;
         assert_eq!(outcome["attempts"], 1, "{key}");
     }
-    app.db.execute(&format!("DROP ROLE {role}")).await;
 }
 
 /// What is committed is counted and logged, whatever becomes of the session.
@@ -168,19 +167,12 @@ async fn what_is_committed_is_reported_though_its_session_cannot_be_cleaned() {
     app.until_logged("cannot be taken back").await;
 }
 
-/// A role that anybody may take on, and nobody's own.
-async fn lowly(db: &TestDb) -> String {
-    let role = format!("lowly_{}", db.name);
-    db.execute(&format!("CREATE ROLE {role}")).await;
-    role
-}
-
 const NEIGHBOURS: usize = 5;
 
 #[tokio::test]
 async fn a_role_that_a_handler_takes_on_is_not_its_neighbours() {
     let db = TestDb::new().await;
-    let role = lowly(&db).await;
+    let role = db.role("lowly", "").await;
     let lowering = format!(
         "CREATE FUNCTION app.lowering(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
          BEGIN PERFORM app.book(event); EXECUTE 'SET ROLE {role}'; END $$"
@@ -200,7 +192,6 @@ async fn a_role_that_a_handler_takes_on_is_not_its_neighbours() {
         let outcome = until_booked_once(&app, &app.db, &format!("evt_{n}")).await;
         assert_eq!(outcome["attempts"], 1, "{outcome}");
     }
-    app.db.execute(&format!("DROP ROLE {role}")).await;
 }
 
 /// Books, then takes on the role.
@@ -222,7 +213,7 @@ impl Function for Lowering {
 #[tokio::test]
 async fn nor_is_that_of_a_function() {
     let storing = Inbox::start(LEDGER, vec![]).await;
-    let role = lowly(&storing.db).await;
+    let role = storing.db.role("lowly", "").await;
     let db = Arc::clone(&storing.db);
     let kind = HandlerKind::Function(Arc::new(Lowering(role.clone())));
     let spec = quick(HandlerSpec::new("ledger", every(), kind));
@@ -237,5 +228,4 @@ async fn nor_is_that_of_a_function() {
         assert_eq!(result, "succeeded");
         assert_eq!(timeline.outcomes[0].attempts, 1, "{:?}", timeline.attempts);
     }
-    db.execute(&format!("DROP ROLE {role}")).await;
 }

@@ -78,19 +78,11 @@ async fn refused(node: &Node, db: &TestDb) -> i64 {
 #[tokio::test]
 async fn an_asynchronous_standby_forgets_the_predicted_suffix_and_a_resend_has_the_same_effect_key()
 {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::asynchronous().await;
     let receiver = Receiver::start().await;
     let app = ledger()
         .sql_handler("ledger", "app.book", QUICK)
-        .http_handler("calls", &receiver.url("/"), CALLS)
-        .database_url(proxy.url(&db.name))
-        .on(db)
-        .start()
-        .await;
+        .http_handler("calls", &receiver.url("/"), CALLS);
+    let (app, proxy, replicas) = Set::asynchronous().await.start(app).await;
     let (kept, called, forgotten) = (ids("kept"), vec!["evt_called".to_owned()], ids("gone"));
 
     put_all(&app, &kept).await;
@@ -136,7 +128,7 @@ async fn an_asynchronous_standby_forgets_the_predicted_suffix_and_a_resend_has_t
     assert_eq!(calls.len(), after.len());
     for (id, (event_id, effect_key)) in &after {
         let (old_event_id, old_effect_key) = &before[id];
-        assert_eq!(effect_key, old_effect_key, "{id}");
+        assert_eq!(effect_key, old_effect_key, "{id} is another effect now");
         assert_eq!(event_id == old_event_id, survived.contains(id), "{id}");
         // A receiver that honours the key has applied it once.
         let keys: BTreeSet<_> = calls[id].iter().collect();
@@ -217,16 +209,7 @@ END $$";
 /// Ids of sources are numbers of a sequence, and every key is stored under one.
 #[tokio::test]
 async fn a_node_whose_registration_was_forgotten_stores_nothing_until_it_is_restarted() {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::asynchronous().await;
-    let mut app = booking()
-        .database_url(proxy.url(&db.name))
-        .on(db)
-        .start()
-        .await;
+    let (mut app, proxy, replicas) = Set::asynchronous().await.start(booking()).await;
     put(&app, &paid("evt_1")).await;
     until_booked_once(&app, &app.db, "evt_1").await;
     app.db.execute(NUMBERS_END).await;
@@ -250,18 +233,19 @@ async fn a_node_whose_registration_was_forgotten_stores_nothing_until_it_is_rest
     let next = app.another_node_with(&next).await;
     assert_eq!(db.one::<i32>(&format!("{id} 'next'")).await, old_id);
     let event = paid("evt_2");
-    let refused = async || {
+    let refused = async |when: &str| {
         for source in ["late", "stripe"] {
-            assert_eq!(late.post_stripe(source, &event).await.status(), 503);
+            let status = late.post_stripe(source, &event).await.status();
+            assert_eq!(status, 503, "{source} must store nothing {when}");
         }
         assert_eq!(db.count("event").await, 1);
     };
-    refused().await;
+    refused("after the failover").await;
     late.until_logged("does not know").await;
     // A reload registers it anew, while requests are under way that know the old number.
     late.sighup();
     late.until_logged("configuration reloaded").await;
-    refused().await;
+    refused("after the reload").await;
 
     late.restart().await;
     assert_eq!(late.post_stripe("late", &event).await.status(), 200);

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::crash::{Sender, paid};
-use crate::support::{Node, OwnCluster, PgProxy, Replicas, TestDb, until, until_some};
+use crate::support::{
+    AppBuilder, Node, OwnCluster, PgProxy, Replicas, TestApp, TestDb, until, until_some,
+};
 
 /// A sender is told within two seconds; the rest is for a machine that is busy with other tests.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(6);
@@ -46,6 +48,13 @@ impl Set {
             replicas,
         }
     }
+
+    /// A node that finds the primary by the proxy.
+    async fn start(self, app: AppBuilder) -> (TestApp, PgProxy, Replicas) {
+        let url = self.proxy.url(&self.db.name);
+        let app = app.database_url(url).on(self.db).start().await;
+        (app, self.proxy, self.replicas)
+    }
 }
 
 /// What a failover manager does once the primary is dead. The address leads to the new primary
@@ -70,7 +79,12 @@ async fn expect_refused(node: &Node, ids: &[&str]) {
     let sent: Vec<_> = ids.iter().map(|id| sender.spawn(paid(id))).collect();
     for (id, answer) in ids.iter().zip(sent) {
         let answer = answer.await.unwrap();
-        assert_eq!(answer, Some((503, false)), "{id}: {}", node.output());
+        let said = node.output();
+        assert_eq!(
+            answer,
+            Some((503, false)),
+            "{id} must not be acknowledged: {said}"
+        );
     }
     assert!(start.elapsed() < ANSWERED_WITHIN, "{:?}", start.elapsed());
 }

@@ -11,13 +11,8 @@ use super::{
 
 #[tokio::test]
 async fn an_old_primary_behind_a_partition_acknowledges_nothing() {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::synchronous().await;
-    let url = proxy.url(&db.name);
-    let mut app = booking().on(db).database_url(&url).start().await;
+    let (mut app, proxy, replicas) = Set::synchronous().await.start(booking()).await;
+    let url = proxy.url(&app.db.name);
     put(&app, &paid("evt_before")).await;
     until_booked_once(&app, &app.db, "evt_before").await;
     replicas.until_caught_up().await;
@@ -44,7 +39,8 @@ async fn an_old_primary_behind_a_partition_acknowledges_nothing() {
     until_booked_once(&second, &db, "evt_both").await;
     assert!(put(&second, &paid("evt_before")).await, "known here too");
     // The old one says that it takes nothing, shows nothing that is not safe, and does nothing.
-    assert_eq!(ready.unwrap().status(), 503);
+    let ready = ready.unwrap().status();
+    assert_eq!(ready, 503, "it can acknowledge nothing and is not ready");
     for id in ["evt_both", "evt_old"] {
         assert_eq!(app.timeline("stripe", id).await, None, "{id}");
         assert_eq!(booked(&app.db, id).await, 0, "{id}");
@@ -54,22 +50,14 @@ async fn an_old_primary_behind_a_partition_acknowledges_nothing() {
 
 #[tokio::test]
 async fn a_commit_whose_wait_for_a_standby_is_cancelled_is_not_acknowledged_and_may_be_lost() {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::synchronous().await;
-    let app = booking()
-        .database_url(proxy.url(&db.name))
-        .on(db)
-        .start()
-        .await;
+    let (app, proxy, replicas) = Set::synchronous().await.start(booking()).await;
     replicas.cut_links();
     let sent = Sender::to(&app).spawn(paid("evt_1"));
     let waiting = until_waiting_for_standby(&app.db).await;
     let cancel = format!("SELECT pg_cancel_backend({waiting})");
     assert!(app.db.one::<bool>(&cancel).await);
-    assert_eq!(sent.await.unwrap(), Some((503, false)));
+    let answer = sent.await.unwrap();
+    assert_eq!(answer, Some((503, false)), "no standby has it");
     app.until_logged("not durable").await;
     // PostgreSQL has told its client of a success, and shows the event to everybody.
     assert_eq!(app.db.count("event_key").await, 1);
@@ -83,23 +71,15 @@ async fn a_commit_whose_wait_for_a_standby_is_cancelled_is_not_acknowledged_and_
 
 #[tokio::test]
 async fn a_commit_whose_backend_is_terminated_while_it_waits_is_not_acknowledged() {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::synchronous().await;
-    let app = booking()
-        .database_url(proxy.url(&db.name))
-        .on(db)
-        .start()
-        .await;
+    let (app, _proxy, replicas) = Set::synchronous().await.start(booking()).await;
     replicas.cut_links();
     let sent = Sender::to(&app).spawn(paid("evt_1"));
     let waiting = until_waiting_for_standby(&app.db).await;
     let terminate = format!("SELECT pg_terminate_backend({waiting})");
     assert!(app.db.one::<bool>(&terminate).await);
     // The node writes it once more, finds it, and that commit waits.
-    assert_eq!(sent.await.unwrap(), Some((503, false)));
+    let answer = sent.await.unwrap();
+    assert_eq!(answer, Some((503, false)), "no standby has it");
     assert_eq!(app.db.count("event_key").await, 1);
     replicas.mend_links();
     send_until_acknowledged(&app, &paid("evt_1")).await;
@@ -114,16 +94,7 @@ async fn a_commit_whose_backend_is_terminated_while_it_waits_is_not_acknowledged
 /// A restart shows what was committed here and nowhere else.
 #[tokio::test]
 async fn a_duplicate_of_an_event_that_no_standby_has_waits_for_one() {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::synchronous().await;
-    let app = booking()
-        .database_url(proxy.url(&db.name))
-        .on(db)
-        .start()
-        .await;
+    let (app, _proxy, replicas) = Set::synchronous().await.start(booking()).await;
     replicas.cut_links();
     let sent = Sender::to(&app).spawn(paid("evt_1"));
     until_waiting_for_standby(&app.db).await;
@@ -148,16 +119,7 @@ async fn a_duplicate_of_an_event_that_no_standby_has_waits_for_one() {
 /// Each probe that waits for a standby holds a backend, also when nobody waits for its answer.
 #[tokio::test]
 async fn readiness_probes_do_not_pile_up_and_a_late_answer_is_nobodys() {
-    let Set {
-        db,
-        proxy,
-        replicas,
-    } = Set::synchronous().await;
-    let app = booking()
-        .database_url(proxy.url(&db.name))
-        .on(db)
-        .start()
-        .await;
+    let (app, _proxy, replicas) = Set::synchronous().await.start(booking()).await;
     let ask = async || {
         let asked = app.http.get(format!("http://{}/readyz", app.public));
         asked.send().await.unwrap().status().as_u16()
@@ -165,7 +127,8 @@ async fn readiness_probes_do_not_pile_up_and_a_late_answer_is_nobodys() {
     replicas.cut_links();
     assert_eq!(ask().await, 503);
     assert_eq!(ask().await, 503);
-    assert_eq!(waiting_for_standby(&app.db).await.len(), 1);
+    let waiting = waiting_for_standby(&app.db).await.len();
+    assert_eq!(waiting, 1, "one probe waits for all who ask");
 
     // Its answer is a good one, and an old one when somebody asks again.
     replicas.mend_links();
@@ -176,7 +139,7 @@ async fn readiness_probes_do_not_pile_up_and_a_late_answer_is_nobodys() {
     // Meanwhile the node has read the answer too.
     put(&app, &paid("evt_1")).await;
     replicas.cut_links();
-    assert_eq!(ask().await, 503);
+    assert_eq!(ask().await, 503, "the answer of another time is nobody's");
     replicas.mend_links();
     until("it is ready", async || ask().await == 200).await;
 }

@@ -29,6 +29,8 @@ struct Guard {
     rows: Vec<u32>,
     /// `module::function` of the suite; of the library's unit tests where it begins with `lib `.
     test: String,
+    /// What its failure must say, all on one line: parts in this order, with ` .. ` between them.
+    fails: String,
     /// What does not hold without it, for the record.
     without: String,
     edits: Vec<Edit>,
@@ -45,7 +47,63 @@ struct Edit {
 }
 
 impl Guard {
-    /// Names this very guard: another text or another test is another digest.
+    /// The test's function as it is written; of a scenario, that which its line names.
+    fn written(&self) -> String {
+        let name = self.test.rsplit("::").next().unwrap_or_default();
+        let read = |file: &PathBuf| fs::read_to_string(file).unwrap();
+        let texts: Vec<String> = self.sources().iter().map(read).collect();
+        let function = |name: &str| texts.iter().find_map(|text| function_of(text, name));
+        let scenario = || {
+            let start = format!("{name}: ");
+            let mut lines = texts.iter().flat_map(|text| text.lines());
+            let line = lines.find_map(|line| line.trim().strip_prefix(&start))?;
+            let (path, _) = line.split_once(',')?;
+            let (module, inner) = path.split_once("::")?;
+            let folder = self.sources().first()?.parent()?.to_owned();
+            function_of(&read(&folder.join(format!("{module}.rs"))), inner)
+        };
+        function(name).or_else(scenario).unwrap_or_default()
+    }
+
+    /// The files that the test may be written in: that of its module and of those above it; where the
+    /// module is a folder, all of it.
+    fn sources(&self) -> Vec<PathBuf> {
+        let (mut folder, path) = match self.test.strip_prefix("lib ") {
+            Some(path) => (root().join("src"), path),
+            None => (root().join("tests/it"), self.test.as_str()),
+        };
+        let mut files = Vec::new();
+        for module in path.split("::") {
+            files.extend([
+                folder.join(format!("{module}.rs")),
+                folder.join(module).join("mod.rs"),
+            ]);
+            folder = folder.join(module);
+        }
+        files.retain(|file| file.is_file());
+        if let Some(last) = files.last().filter(|file| file.ends_with("mod.rs")) {
+            let beside = fs::read_dir(last.parent().unwrap()).unwrap().flatten();
+            let beside = beside
+                .map(|entry| entry.path())
+                .filter(|file| file.is_file());
+            let mut beside: Vec<PathBuf> = beside.filter(|file| file != last).collect();
+            beside.sort();
+            files.extend(beside);
+        }
+        files
+    }
+
+    /// Whether a panic's words, on one line, are those by which the test must fail.
+    fn is_shown_by(&self, said: &str) -> bool {
+        let mut rest = said;
+        self.fails.split(" .. ").all(|part| {
+            let found = rest.find(part).map(|at| rest.split_at(at + part.len()).1);
+            rest = found.unwrap_or_default();
+            found.is_some()
+        })
+    }
+
+    /// Names this very guard: another text, another test or other words are another digest.
     fn digest(&self) -> String {
         let mut hash = Sha256::new();
         let mut add = |text: &str| {
@@ -53,6 +111,8 @@ impl Guard {
             hash.update(text);
         };
         add(&self.test);
+        add(&self.fails);
+        add(&self.written());
         for edit in &self.edits {
             add(&edit.file.to_string_lossy());
             add(&edit.find);
@@ -64,6 +124,19 @@ impl Guard {
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A function with what stands above it.
+fn function_of(text: &str, name: &str) -> Option<String> {
+    let at = text.find(&format!("fn {name}("))?;
+    let (before, after) = text.split_at(at);
+    let begin = before.rfind("\n\n").unwrap_or(0);
+    // Of a function in a module inside the file, too.
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let indent = line.len() - line.trim_start().len();
+    let close = format!("\n{}}}\n", " ".repeat(indent));
+    let end = after.find(&close)? + close.len();
+    Some(text[begin..at + end].to_owned())
 }
 
 fn guards() -> Vec<Guard> {
@@ -131,14 +204,17 @@ const HEAD: &str = "\
 
 A test proves something if it fails where the product is wrong. For each guard below the text that
 makes it was taken out of a copy of the tree, the product was built, and the one test that is said
-to show the guard was run. It failed, each time; the table says with which words.
+to show the guard was run. It failed, each time, and at the place that shows the guard: what its
+panic had to say stands beside the guard, and any other failure would not have counted. The table has
+its words.
 
 `just guards` (`cargo test --test it -- --ignored --nocapture guards::run`) does it again for what
 has changed since, `ONCEHOOK_GUARDS=all` in front of it for all, `ONCEHOOK_GUARDS=<name>` for one,
 `ONCEHOOK_GUARDS=<module>` for those whose test is in it.
-What is taken out, to the letter, stands in [tests/guards.toml](../../tests/guards.toml); the
-digest says that the run was of that text and that test. The rows are those of the crash matrix in
-[guarantees.md](../guarantees.md). The file is written by the command.
+What is taken out, to the letter, stands in [tests/guards.toml](../../tests/guards.toml), with what
+the failure must say. The digest says that the run was of that text, those words, and that test's
+function as it is written. The rows are those of the crash
+matrix in [guarantees.md](../guarantees.md). The file is written by the command.
 
 | guard | rows | without it | test | how the test failed | took | digest |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -177,6 +253,14 @@ fn every_guard_is_there_and_its_test_exists() {
             None => assert!(tests.contains(&guard.test), "{name}: no {}", guard.test),
         }
         assert!(!guard.edits.is_empty(), "{name} removes nothing");
+        assert!(!guard.written().is_empty(), "{name}: nobody wrote its test");
+        // What any failure says shows nothing.
+        let any = "assertion `left == right` failed left: right: waited 30s in vain: failed";
+        let says = guard
+            .fails
+            .split(" .. ")
+            .any(|part| !any.contains(part.trim()));
+        assert!(says, "{name}: {:?} is said by any failure", guard.fails);
         for edit in &guard.edits {
             let text = fs::read_to_string(root().join(&edit.file)).unwrap();
             assert_eq!(
@@ -203,6 +287,67 @@ fn is_in_source(function: &str) -> bool {
         })
     }
     any(&root().join("src"), &format!("fn {function}("))
+}
+
+#[test]
+fn only_a_failure_in_the_words_of_the_guard_counts() {
+    let guard = guards()
+        .into_iter()
+        .find(|guard| guard.name == "reaper")
+        .unwrap();
+    let output = |panic: &str| {
+        format!(
+            "running 1 test\ntest {0} ... FAILED\n\nfailures:\n\n---- {0} stdout ----\n\n\
+             thread '{0}' (7) panicked at tests/it/support/wait.rs:21:9:\n{panic}\n\
+             note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n\n\n\
+             failures:\n    {0}\n",
+            guard.test
+        )
+    };
+    let in_vain = output("waited 30s in vain:\n  outcome of stripe evt_1 at ledger");
+    let other = output("waited 30s in vain: the node starts");
+    let (shown, other) = (run::panics(&in_vain), run::panics(&other));
+    assert_eq!(
+        shown,
+        ["waited 30s in vain: outcome of stripe evt_1 at ledger"]
+    );
+    assert!(guard.is_shown_by(&shown[0]));
+    assert!(!guard.is_shown_by(&other[0]), "{other:?}");
+    assert_eq!(run::panics("error: could not compile `oncehook`"), [""; 0]);
+    let ordered = Guard {
+        fails: "evt_1 must not .. left: 200".to_owned(),
+        ..guard
+    };
+    assert!(ordered.is_shown_by("failed: evt_1 must not be told: {} left: 200 right: 503"));
+    assert!(!ordered.is_shown_by("failed: left: 200 right: 503 evt_1 must not"));
+}
+
+#[test]
+fn a_guards_digest_changes_with_the_file_of_its_test() {
+    let of = |test: &str| {
+        let guard = guards()
+            .into_iter()
+            .find(|guard| guard.test == test)
+            .unwrap();
+        let files = guard.sources().into_iter();
+        let files = files.map(|file| {
+            file.strip_prefix(root().join("tests/it"))
+                .unwrap()
+                .to_owned()
+        });
+        files.collect::<Vec<_>>()
+    };
+    let alone = of("crash::kill::killed_while_the_body_arrives_stores_nothing");
+    assert_eq!(
+        alone,
+        [Path::new("crash/mod.rs"), Path::new("crash/kill.rs")]
+    );
+    let folder = of("interleave::ingest_same_key");
+    assert_eq!(folder[0], Path::new("interleave/mod.rs"));
+    assert!(
+        folder.contains(&PathBuf::from("interleave/ingest.rs")),
+        "{folder:?}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Takes each guard away in a copy of the tree and sees its test fail.
+//! Takes each guard away in a copy of the tree and sees its test fail, in the words of the guard.
 //!
 //! `ONCEHOOK_GUARDS`: `all`, the name of one, or a module such as `failover` for those whose test is
 //! in it; else those that have no run on record.
@@ -43,8 +43,8 @@ struct Copy {
 /// How a run of tests ended.
 enum Ended {
     Passed,
-    /// The first words of the failure.
-    Failed(String),
+    /// What its panics said, each on one line.
+    Failed(Vec<String>),
     /// It was not built, or no test was run, or it took too long: neither of both.
     Unclear(String),
 }
@@ -80,7 +80,8 @@ fn every_guard_is_needed() {
         }
         match copy.test(target, &tests.into_iter().collect::<Vec<_>>()) {
             Ended::Passed => {}
-            Ended::Failed(what) | Ended::Unclear(what) => panic!("with all guards: {what}"),
+            Ended::Failed(said) => panic!("with all guards: {said:#?}"),
+            Ended::Unclear(what) => panic!("with all guards: {what}"),
         }
     }
     let mut needless = Vec::new();
@@ -89,30 +90,22 @@ fn every_guard_is_needed() {
         let ended = copy.without(guard);
         let seconds = began.elapsed().as_secs();
         let name = &guard.name;
-        let line = match ended {
-            Ended::Failed(failure) => {
-                let line = format!("needed: {failure}");
-                let digest = guard.digest();
-                runs.insert(
-                    name.clone(),
-                    Recorded {
-                        digest,
-                        seconds,
-                        failure,
-                    },
-                );
-                line
+        let at = format!("{}/{} {name} ({seconds} s)", index + 1, todo.len());
+        match shown(guard, ended) {
+            Ok(failure) => {
+                eprintln!("{at} needed: {failure}");
+                let run = Recorded {
+                    digest: guard.digest(),
+                    seconds,
+                    failure,
+                };
+                runs.insert(name.clone(), run);
             }
-            Ended::Passed => {
-                needless.push(format!("{name}: {} passes without it", guard.test));
-                "NOT NEEDED: its test passes".to_owned()
+            Err(why) => {
+                eprintln!("{at} NOT SHOWN: {why}");
+                needless.push(format!("{name}: {why}"));
             }
-            Ended::Unclear(what) => {
-                needless.push(format!("{name}: {what}"));
-                format!("UNCLEAR: {what}")
-            }
-        };
-        eprintln!("{}/{} {name} ({seconds} s) {line}", index + 1, todo.len());
+        }
         let known: BTreeSet<String> = guards().into_iter().map(|guard| guard.name).collect();
         runs.retain(|name, _| known.contains(name));
         record(&runs);
@@ -121,6 +114,18 @@ fn every_guard_is_needed() {
         needless.is_empty(),
         "ONCEHOOK_GUARDS=<name> just guards repeats one: {needless:#?}"
     );
+}
+
+/// The failure that shows the guard, for the record; or why there is none.
+fn shown(guard: &Guard, ended: Ended) -> Result<String, String> {
+    match ended {
+        Ended::Failed(said) => match said.iter().find(|said| guard.is_shown_by(said)) {
+            Some(said) => Ok(in_short(said)),
+            None => Err(format!("it fails without {:?}: {said:#?}", guard.fails)),
+        },
+        Ended::Passed => Err(format!("{} passes without it", guard.test)),
+        Ended::Unclear(what) => Err(what),
+    }
 }
 
 /// The test of a guard, if it is of this target.
@@ -219,7 +224,7 @@ impl Copy {
         if status.success() && ran("ok") == tests.len() {
             Ended::Passed
         } else if ran("FAILED") > 0 {
-            Ended::Failed(first_words(&text))
+            Ended::Failed(panics(&text))
         } else {
             let cause = text.lines().find(|line| line.starts_with("error"));
             Ended::Unclear(format!(
@@ -231,24 +236,39 @@ impl Copy {
     }
 }
 
-/// What a panic said, on one line of a table: its first line, and the values of an `assert_eq`.
-fn first_words(output: &str) -> String {
-    let mut said = output
-        .lines()
-        .skip_while(|line| !line.contains("panicked at"))
-        .skip(1)
-        .take_while(|line| !line.starts_with("note:") && !line.starts_with("stack backtrace"));
-    let first = said.next().unwrap_or("failed");
-    let values = said.filter(|line| line.starts_with("  left: ") || line.starts_with(" right: "));
-    let words: Vec<String> = std::iter::once(first)
-        .chain(values)
-        .map(|line| line.trim().chars().take(70).collect())
-        .collect();
-    words
-        .join(", ")
-        .replace(['|', '`', '\u{1b}'], " ")
-        .trim()
-        .to_owned()
+/// What each panic of a run of tests said, on one line.
+pub(super) fn panics(output: &str) -> Vec<String> {
+    const ENDS: [&str; 4] = ["note: ", "stack backtrace:", "failures:", "---- "];
+    let mut panics: Vec<Vec<&str>> = Vec::new();
+    let mut within = false;
+    for line in output.lines() {
+        if line.contains("panicked at ") {
+            panics.push(Vec::new());
+            within = true;
+            continue;
+        }
+        within &= !ENDS.iter().any(|end| line.starts_with(end));
+        if let Some(panic) = panics.last_mut().filter(|_| within) {
+            panic.extend(line.split_whitespace());
+        }
+    }
+    panics.iter().map(|words| words.join(" ")).collect()
+}
+
+/// A panic's words for a cell of a table: how it begins, and the values that it ends with.
+fn in_short(said: &str) -> String {
+    const HEAD: usize = 90;
+    const TAIL: usize = 110;
+    let said: Vec<char> = said.replace(['|', '`', '\u{1b}'], " ").chars().collect();
+    if said.len() <= HEAD + TAIL {
+        return said.into_iter().collect();
+    }
+    let (head, tail) = (&said[..HEAD], &said[said.len() - TAIL..]);
+    format!(
+        "{} ... {}",
+        String::from_iter(head),
+        String::from_iter(tail)
+    )
 }
 
 /// Makes `to` equal to `from`, a file or a folder, and leaves alone what is.

@@ -32,7 +32,8 @@ const RERUNS: u32 = 20;
 
 /// Which of the backends still exist, and for whom each waits. A wait counts when PostgreSQL has
 /// looked for a deadlock in it: then whoever closes a circle later is its victim, whatever the
-/// machine's speed.
+/// machine's speed. That it has looked is known by the time alone, that it waits and for whom by
+/// `pg_blocking_pids` alone.
 const WAITS: &str = "SELECT a.pid, pg_blocking_pids(a.pid),
        coalesce((SELECT bool_and(l.waitstart < clock_timestamp() - 4 * current_setting('deadlock_timeout')::interval)
                    FROM pg_locks l WHERE l.pid = a.pid AND NOT l.granted), false)
@@ -80,6 +81,32 @@ pub(super) struct Count {
     cut: bool,
 }
 
+/// What became of a scenario.
+#[derive(Debug)]
+pub(super) enum Explored {
+    /// Every order within the bound was run.
+    All(Count),
+    /// The one order that was asked for.
+    Asked,
+    /// Nothing: an order of something else was asked for.
+    Nothing,
+}
+
+impl Explored {
+    /// Checks what must have come up in the orders, when all of them were run.
+    pub(super) fn shows(self, holds: impl FnOnce(&Count) -> bool, what: &str) -> Self {
+        if let Self::All(count) = &self {
+            assert!(holds(count), "{what}");
+        }
+        self
+    }
+
+    /// Statements had to wait for locks.
+    pub(super) fn waits(self, what: &str) -> Self {
+        self.shows(|count| count.waits > 0, what)
+    }
+}
+
 /// How one run went.
 struct Ran {
     word: String,
@@ -101,25 +128,34 @@ fn letter(session: usize) -> char {
 }
 
 /// The scenario and the order that `ONCEHOOK_ORDER=<scenario>:<order>` asks for.
-fn asked() -> Option<(String, String)> {
+pub(super) fn asked() -> Option<(String, String)> {
     let value = std::env::var("ONCEHOOK_ORDER").ok()?;
-    let (scenario, word) = value.split_once(':').expect("<scenario>:<order>");
+    let (scenario, word) = value
+        .split_once(':')
+        .expect("ONCEHOOK_ORDER=<scenario>:<order>");
     Some((scenario.to_owned(), word.to_owned()))
 }
 
 impl Explorer {
-    /// Runs every order within the bound. `prepare` makes a fresh state for each. `None` when one
-    /// order was asked for, of this scenario or of another: then that is all that is run.
-    pub(super) async fn run(&self, mut prepare: impl AsyncFnMut(u64) -> Order) -> Option<Count> {
+    /// Runs every order within the bound. `prepare` makes a fresh state for each. When one order
+    /// was asked for, of this scenario or of another, that is all that is run.
+    pub(super) async fn run(&self, mut prepare: impl AsyncFnMut(u64) -> Order) -> Explored {
         let began = Instant::now();
         let mut count = Count::default();
         if let Some((scenario, word)) = asked() {
-            if scenario == self.name {
-                let order = prepare(0).await;
-                let ran = self.once(&mut Vec::new(), &word, order, &mut count).await;
-                eprintln!("interleave {}: {}\n{}", self.name, ran.word, ran.trace);
+            if scenario != self.name {
+                return Explored::Nothing;
             }
-            return None;
+            let order = prepare(0).await;
+            let ran = self.once(&mut Vec::new(), &word, order, &mut count).await;
+            eprintln!("interleave {}: {}\n{}", self.name, ran.word, ran.trace);
+            // Another order than the one that was asked for says nothing about that one.
+            assert!(
+                ran.word == word && !ran.diverged,
+                "order {word} cannot be followed to its end; it became {}",
+                ran.word
+            );
+            return Explored::Asked;
         }
         let mut points: Vec<Point> = Vec::new();
         let mut runs = 0;
@@ -171,7 +207,7 @@ impl Explorer {
             count.reruns,
             began.elapsed().as_secs_f32(),
         );
-        Some(count)
+        Explored::All(count)
     }
 
     async fn once(
@@ -303,13 +339,10 @@ impl Explorer {
             choices.truncate(1);
         }
         if let Some(letter) = asked {
-            let session = usize::from(letter - b'A');
-            assert!(
-                enabled.contains(&session),
-                "{} cannot go on here",
-                char::from(*letter)
-            );
-            choices = vec![session];
+            let session = letter.checked_sub(b'A').map(usize::from);
+            let session = session.filter(|session| enabled.contains(session));
+            let letter = char::from(*letter);
+            choices = vec![session.unwrap_or_else(|| panic!("{letter} cannot go on here"))];
         }
         Point {
             enabled: enabled.to_vec(),

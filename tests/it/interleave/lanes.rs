@@ -1,8 +1,6 @@
 //! Commits that leave a lane without a head between them: each is followed by its look, and whatever
 //! the order, the lane has its head in the end.
 
-use std::sync::Arc;
-
 use oncehook::HandlerSpec;
 use oncehook::domain::LaneBy;
 use oncehook::engine::turns::Turns;
@@ -10,7 +8,7 @@ use oncehook::ingest::Submission;
 use serde_json::{Value, json};
 
 use super::Depth;
-use super::explore::Order;
+use super::explore::Explored;
 use super::stage::{Stage, claim_and_run, ingest, ledger, program, replay, run, submission_of};
 
 /// Handler `ledger`, whose lanes are the events' objects.
@@ -76,57 +74,47 @@ async fn first_is_first(stage: &Stage, run: u64) {
 }
 
 /// Both are the first of their lane.
-pub(super) async fn two_inserts(name: &str, depth: Depth) {
+pub(super) async fn two_inserts(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", laned()).await;
-    stage
+    let explored = stage
         .explore(name, depth.bound(2, None), async |run| {
             let programs = (0..2)
                 .map(|n| program(write_and_look(stage.nodes[n].clone(), in_lane(run, n))))
                 .collect();
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |done| {
-                    Box::pin(async move {
-                        assert_eq!(done, [json!(["New"]), json!(["New"])]);
-                        heads(&stage).await;
-                        stage.check(&keys(run, 2)).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, done| async move {
+                assert_eq!(done, [json!(["New"]), json!(["New"])]);
+                heads(&stage).await;
+                stage.check(&keys(run, 2)).await;
+            })
         })
         .await;
+    vec![explored]
 }
 
 /// The last of a lane ends while another one comes.
-pub(super) async fn insert_against_end(name: &str, depth: Depth) {
+pub(super) async fn insert_against_end(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", laned()).await;
-    stage
+    let explored = stage
         .explore(name, depth.bound(2, None), async |run| {
             let claimed = first_leased(&stage, run).await;
             let programs = vec![
                 program(run_and_look(stage.nodes[0].clone(), claimed)),
                 program(write_and_look(stage.nodes[1].clone(), in_lane(run, 1))),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |_| {
-                    Box::pin(async move {
-                        heads(&stage).await;
-                        stage.check(&keys(run, 2)).await;
-                        first_is_first(&stage, run).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, _| async move {
+                heads(&stage).await;
+                stage.check(&keys(run, 2)).await;
+                first_is_first(&stage, run).await;
+            })
         })
         .await;
+    vec![explored]
 }
 
 /// A head ends that another follows, while a third comes.
-pub(super) async fn insert_against_promotion(name: &str, depth: Depth) {
+pub(super) async fn insert_against_promotion(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(3, "", laned()).await;
-    stage
+    let explored = stage
         .explore(name, depth.bound(1, Some(3)), async |run| {
             let claimed = first_leased(&stage, run).await;
             write_and_look(stage.nodes[0].clone(), in_lane(run, 1)).await;
@@ -135,26 +123,21 @@ pub(super) async fn insert_against_promotion(name: &str, depth: Depth) {
                 program(write_and_look(stage.nodes[1].clone(), in_lane(run, 2))),
                 program(claim_run_and_look(stage.nodes[2].clone())),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |_| {
-                    Box::pin(async move {
-                        heads(&stage).await;
-                        stage.check(&keys(run, 3)).await;
-                        first_is_first(&stage, run).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, _| async move {
+                heads(&stage).await;
+                stage.check(&keys(run, 3)).await;
+                first_is_first(&stage, run).await;
+            })
         })
         .await;
+    vec![explored]
 }
 
 /// A dead letter is replayed into its lane while the lane's last one ends.
-pub(super) async fn replay_against_end(name: &str, depth: Depth) {
+pub(super) async fn replay_against_end(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", laned()).await;
-    stage
-        .explore(name, depth.bound(2, None), async |run| {
+    let explored = stage
+        .explore(name, depth.bound(2, Some(3)), async |run| {
             let claimed = first_leased(&stage, run).await;
             stage.nodes[0].run(claimed).await;
             look(&stage.nodes[0]).await;
@@ -169,19 +152,14 @@ pub(super) async fn replay_against_end(name: &str, depth: Depth) {
                     Some(1),
                 )),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |done| {
-                    Box::pin(async move {
-                        assert_eq!(done[1], json!(2));
-                        heads(&stage).await;
-                        stage.check(&keys(run, 2)).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, done| async move {
+                assert_eq!(done[1], json!(2));
+                heads(&stage).await;
+                stage.check(&keys(run, 2)).await;
+            })
         })
         .await;
+    vec![explored]
 }
 
 async fn claim_run_and_look(node: Turns) -> Value {

@@ -12,7 +12,8 @@
 //!
 //! - `ONCEHOOK_INTERLEAVE=<name>`: only scenarios whose name begins with this.
 //! - `ONCEHOOK_SWITCHES=<n>`: at most so many switches in each that the suite does not run in full.
-//! - `ONCEHOOK_ORDER=<scenario>:<order>`: one order, as a failure prints it, in the suite's test.
+//! - `ONCEHOOK_ORDER=<scenario>:<order>`: one order, as a failure prints it, in the suite's test. A test
+//!   that has no such scenario fails, and so does an order that cannot be followed.
 
 mod claim;
 mod explore;
@@ -23,7 +24,9 @@ mod settle;
 mod stage;
 mod step;
 
-use explore::Bound;
+use std::process::Command;
+
+use explore::{Bound, Explored};
 
 /// How much of a scenario is run.
 #[derive(Debug, Clone, Copy)]
@@ -50,22 +53,31 @@ fn wanted(name: &str) -> bool {
     std::env::var("ONCEHOOK_INTERLEAVE").map_or(true, |start| name.starts_with(&start))
 }
 
-/// A test of the suite per scenario, and one that runs them all in full.
+/// A test of the suite per scenario, and one that runs them all in full. Behind each stands how many
+/// orders there are, in the suite and in full, one number for each of its variants: a scenario that
+/// explores less than it did fails.
 macro_rules! scenarios {
-    ($($name:ident: $scenario:path,)*) => {
+    ($($name:ident: $scenario:path, $quick:expr, $full:expr;)*) => {
+        /// Name, orders in the suite, orders in full.
+        const SCENARIOS: &[(&str, &[u64], &[u64])] = &[$((stringify!($name), &$quick, &$full),)*];
+
         $(
             #[tokio::test]
             async fn $name() {
-                $scenario(stringify!($name), Depth::Quick).await;
+                let explored = $scenario(stringify!($name), Depth::Quick).await;
+                counted(stringify!($name), &explored, Some(&$quick));
             }
         )*
 
         #[tokio::test]
         #[ignore = "long: just interleave"]
         async fn every_order() {
+            let bounded = std::env::var("ONCEHOOK_SWITCHES").is_ok();
             $(
                 if wanted(stringify!($name)) {
-                    $scenario(stringify!($name), Depth::Full).await;
+                    let explored = $scenario(stringify!($name), Depth::Full).await;
+                    let orders: &[u64] = &$full;
+                    counted(stringify!($name), &explored, (!bounded).then_some(orders));
                 }
             )*
         }
@@ -73,28 +85,116 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    ingest_same_key: ingest::same_key,
-    ingest_three_of_one_key: ingest::three_of_one_key,
-    ingest_other_content: ingest::other_content,
-    ingest_crossed_keys: ingest::crossed_keys,
-    ingest_abort_of_one: ingest::abort_of_one,
-    claim_same_rows: claim::same_rows,
-    claim_same_suspect: claim::same_suspect,
-    claim_given_back_late: claim::given_back_late,
-    settle_and_reaper: settle::and_reaper,
-    settle_reaper_and_successor: settle::reaper_and_successor,
-    settle_after_the_lease: settle::after_the_lease,
-    settle_one_lease_twice: settle::one_lease_twice,
-    settle_commit_cut_off: settle::commit_cut_off,
-    settle_crossed_rows: settle::crossed_rows,
-    settle_no_partition: settle::no_partition,
-    replay_twice: replay::twice,
-    replay_expected_run: replay::expected_run,
-    replay_and_settle: replay::and_settle,
-    replay_missing: replay::missing,
-    replay_payload_dropped: replay::payload_dropped,
-    lane_two_inserts: lanes::two_inserts,
-    lane_insert_against_end: lanes::insert_against_end,
-    lane_insert_against_promotion: lanes::insert_against_promotion,
-    lane_replay_against_end: lanes::replay_against_end,
+    ingest_same_key: ingest::same_key, [4], [4];
+    ingest_three_of_one_key: ingest::three_of_one_key, [48], [540];
+    ingest_other_content: ingest::other_content, [4], [4];
+    ingest_crossed_keys: ingest::crossed_keys, [10], [10];
+    ingest_abort_of_one: ingest::abort_of_one, [27, 15], [245, 23];
+    claim_same_rows: claim::same_rows, [84], [2_028];
+    claim_same_suspect: claim::same_suspect, [26], [26];
+    claim_given_back_late: claim::given_back_late, [15], [15];
+    claim_within_a_cap: claim::within_a_cap, [0], [0];
+    settle_and_reaper: settle::and_reaper, [23], [23];
+    settle_reaper_and_successor: settle::reaper_and_successor, [58], [245];
+    settle_after_the_lease: settle::after_the_lease, [56], [56];
+    settle_one_lease_twice: settle::one_lease_twice, [10], [10];
+    settle_commit_cut_off: settle::commit_cut_off, [40, 43], [456, 549];
+    settle_crossed_rows: settle::crossed_rows, [77], [1_047];
+    settle_no_partition: settle::no_partition, [24], [1_034];
+    replay_twice: replay::twice, [12], [12];
+    replay_expected_run: replay::expected_run, [90], [2_328];
+    replay_and_settle: replay::and_settle, [53], [2_888];
+    replay_missing: replay::missing, [26], [1_029];
+    replay_payload_dropped: replay::payload_dropped, [95], [657];
+    lane_two_inserts: lanes::two_inserts, [24], [50];
+    lane_insert_against_end: lanes::insert_against_end, [54], [469];
+    lane_insert_against_promotion: lanes::insert_against_promotion, [72], [2_202];
+    lane_replay_against_end: lanes::replay_against_end, [114], [407];
+}
+
+/// All orders were run, or the one that was asked for.
+fn counted(name: &str, explored: &[Explored], orders: Option<&[u64]>) {
+    if let Some((scenario, word)) = explore::asked() {
+        let found = explored.iter().any(|e| matches!(e, Explored::Asked));
+        assert!(
+            found,
+            "ONCEHOOK_ORDER={scenario}:{word} is of no scenario of {name}: a failure prints its test beside it"
+        );
+        return;
+    }
+    let counts = explored.iter().filter_map(|explored| match explored {
+        Explored::All(count) => Some(count.orders),
+        _ => None,
+    });
+    let counts: Vec<u64> = counts.collect();
+    let orders = orders.unwrap_or(&counts);
+    assert_eq!(
+        counts, orders,
+        "{name} has explored other orders than it did"
+    );
+}
+
+#[test]
+fn the_page_has_the_numbers_of_orders() {
+    let page = include_str!("../../../docs/proof/interleavings.md");
+    let shown = |orders: &[u64]| {
+        let numbers = orders.iter().map(|n| match n {
+            1_000.. => format!("{},{:03}", n / 1_000, n % 1_000),
+            n => n.to_string(),
+        });
+        numbers.collect::<Vec<_>>().join(" + ")
+    };
+    let (mut quick_sum, mut full_sum) = (0, 0);
+    for (name, quick, full) in SCENARIOS {
+        let start = format!("| `{name}` |");
+        let row = page.lines().find(|line| line.starts_with(&start));
+        let row = row.unwrap_or_else(|| panic!("no row for {name}"));
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        for (cell, orders) in cells[3..].iter().zip([quick, full]) {
+            let (numbers, _) = cell.split_once(", ").unwrap();
+            // A bound follows; thousands have a comma and no blank.
+            assert_eq!(numbers.trim(), shown(orders), "{row}");
+        }
+        quick_sum += quick.iter().sum::<u64>();
+        full_sum += full.iter().sum::<u64>();
+    }
+    let together = format!(
+        "Together {} orders in the suite and {} by the command.",
+        shown(&[quick_sum]),
+        shown(&[full_sum])
+    );
+    assert!(page.contains(&together), "{together}");
+}
+
+/// An order that was asked for is run to the letter, or the test fails.
+#[test]
+fn an_order_that_is_not_there_is_no_success() {
+    let run = |order: &str| {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "interleave::ingest_same_key"])
+            .env("ONCEHOOK_ORDER", order)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), said)
+    };
+    let (passes, said) = run("ingest_same_key:AABBBB");
+    assert!(passes, "{said}");
+    for (order, why) in [
+        (
+            "ingest_same_kay:AABBBB",
+            "is of no scenario of ingest_same_key",
+        ),
+        (
+            "ingest_other_content:AABBBB",
+            "is of no scenario of ingest_same_key",
+        ),
+        ("ingest_same_key:AABB", "cannot be followed to its end"),
+        ("ingest_same_key:AABBBBB", "cannot be followed to its end"),
+        ("ingest_same_key:AAC", "C cannot go on here"),
+        ("ingest_same_key:A1", "1 cannot go on here"),
+    ] {
+        let (passes, said) = run(order);
+        assert!(!passes && said.contains(why), "{order}: {said}");
+    }
 }

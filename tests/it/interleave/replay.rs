@@ -7,7 +7,7 @@ use oncehook::engine::turns::Turns;
 use serde_json::{Value, json};
 
 use super::Depth;
-use super::explore::Order;
+use super::explore::Explored;
 use super::stage::{
     Stage, claim_and_run, ingest, keys, ledger, program, replay, run as settle, submission,
 };
@@ -35,35 +35,29 @@ async fn done(stage: &Stage, key: &[String]) {
 }
 
 /// Two replays of one event at once: one opens the next run.
-pub(super) async fn twice(name: &str, depth: Depth) {
+pub(super) async fn twice(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", ledger("app.book", 2)).await;
-    let count = stage
+    let explored = stage
         .explore(name, depth.bound(1, None), async |run| {
             let key = keys(run, 1);
             done(&stage, &key).await;
             let replays = stage.nodes.iter();
             let programs =
                 replays.map(|node| program(replay(node.clone(), key[0].clone(), true, None)));
-            let (programs, stage) = (programs.collect(), Arc::clone(&stage));
-            Order {
-                programs,
-                check: Box::new(move |results| {
-                    Box::pin(async move {
-                        assert_eq!(opened(&results[..2], "live"), [2]);
-                        stage.check(&key).await;
-                    })
-                }),
-            }
+            stage.order(programs.collect(), move |stage, results| async move {
+                assert_eq!(opened(&results[..2], "live"), [2]);
+                stage.check(&key).await;
+            })
         })
         .await;
-    assert!(count.is_none_or(|count| count.waits > 0));
+    vec![explored.waits("no replay ever waited for the other")]
 }
 
 /// Two replays that expect run 1 to be the last, while another node runs what they open: however
 /// quickly run 2 is done, there is no run 3.
-pub(super) async fn expected_run(name: &str, depth: Depth) {
+pub(super) async fn expected_run(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(3, "", ledger("app.book", 2)).await;
-    stage
+    let explored = stage
         .explore(name, depth.bound(1, None), async |run| {
             let key = keys(run, 1);
             done(&stage, &key).await;
@@ -82,24 +76,19 @@ pub(super) async fn expected_run(name: &str, depth: Depth) {
                 )),
                 program(claim_and_run(stage.nodes[2].clone())),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |results| {
-                    Box::pin(async move {
-                        assert_eq!(opened(&results[..2], "").as_slice(), [2]);
-                        stage.check(&key).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, results| async move {
+                assert_eq!(opened(&results[..2], ""), [2], "there is no run 3");
+                stage.check(&key).await;
+            })
         })
         .await;
+    vec![explored]
 }
 
 /// A replay while the run before is being settled, and a node that runs what it opens.
-pub(super) async fn and_settle(name: &str, depth: Depth) {
+pub(super) async fn and_settle(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(3, "", ledger("app.book", 2)).await;
-    let count = stage
+    let explored = stage
         .explore(name, depth.bound(1, None), async |run| {
             let key = keys(run, 1);
             let claimed = stage.leased(1, &key).await;
@@ -108,26 +97,17 @@ pub(super) async fn and_settle(name: &str, depth: Depth) {
                 program(settle(stage.nodes[1].clone(), claimed)),
                 program(claim_and_run(stage.nodes[2].clone())),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |results| {
-                    Box::pin(async move {
-                        let opened = opened(&results[..1], "live");
-                        assert!([&[][..], &[2]].contains(&&opened[..]), "{opened:?}");
-                        let claimed = results[2].as_i64().unwrap();
-                        let open = i64::try_from(opened.len()).unwrap() - claimed;
-                        assert_eq!(stage.db.count("delivery").await, open);
-                        stage.check(&key).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, results| async move {
+                let opened = opened(&results[..1], "live");
+                assert!([&[][..], &[2]].contains(&&opened[..]), "{opened:?}");
+                let claimed = results[2].as_i64().unwrap();
+                let open = i64::try_from(opened.len()).unwrap() - claimed;
+                assert_eq!(stage.db.count("delivery").await, open);
+                stage.check(&key).await;
+            })
         })
         .await;
-    assert!(
-        count.is_none_or(|count| count.waits > 0),
-        "the replay never met the settle transaction"
-    );
+    vec![explored.waits("the replay never met the settle transaction")]
 }
 
 /// First runs for a handler that came later; gives how many were made.
@@ -143,9 +123,9 @@ async fn first_runs(node: Turns, since: Timestamp) -> Value {
 }
 
 /// Two nodes make the missing first runs, one of them works on what it made.
-pub(super) async fn missing(name: &str, depth: Depth) {
+pub(super) async fn missing(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", ledger("app.book", 2)).await;
-    stage
+    let explored = stage
         .explore(name, depth.bound(1, Some(3)), async |run| {
             let key = keys(run, 1);
             let since = Timestamp::now();
@@ -160,27 +140,26 @@ pub(super) async fn missing(name: &str, depth: Depth) {
                     json!([made, claim_and_run(worker).await])
                 }),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |results| {
-                    Box::pin(async move {
-                        let (a, b) = (results[0].as_u64(), results[1][0].as_u64());
-                        assert_eq!(a.zip(b).map(|(a, b)| a + b), Some(1), "{results:?}");
-                        stage.check(&key).await;
-                    })
-                }),
-            }
+            stage.order(programs, move |stage, results| async move {
+                let (a, b) = (results[0].as_u64(), results[1][0].as_u64());
+                assert_eq!(
+                    a.zip(b).map(|(a, b)| a + b),
+                    Some(1),
+                    "one of them makes it: {results:?}"
+                );
+                stage.check(&key).await;
+            })
         })
         .await;
+    vec![explored]
 }
 
 /// The day's payloads are dropped, as retention will do, while a node replays the event and runs
 /// it, and another gets a late copy.
-pub(super) async fn payload_dropped(name: &str, depth: Depth) {
+pub(super) async fn payload_dropped(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, "", ledger("app.book", 2)).await;
     let plain = Arc::new(stage.plain().await);
-    stage
+    let explored = stage
         .explore(name, depth.bound(1, Some(2)), async |run| {
             let key = keys(run, 1);
             stage.db.execute("SELECT oncehook.make_partitions(2)").await;
@@ -199,11 +178,7 @@ pub(super) async fn payload_dropped(name: &str, depth: Depth) {
                     Value::Null
                 }),
             ];
-            let stage = Arc::clone(&stage);
-            Order {
-                programs,
-                check: Box::new(move |results| {
-                    Box::pin(async move {
+            stage.order(programs, move |stage, results| async move {
                         assert_eq!(results[1], json!(["Duplicate"]), "the key outlives the payload");
                         let ran = opened(&[results[0][0].clone()], "payload was dropped");
                         assert_eq!(results[0][1], ran.len(), "what was opened is run at once");
@@ -213,9 +188,8 @@ pub(super) async fn payload_dropped(name: &str, depth: Depth) {
                         assert_eq!(result.len(), ran.len());
                         assert!(result.iter().all(|r| r == "succeeded" || r == "dead"), "{result:?}");
                         stage.check(&key).await;
-                    })
-                }),
-            }
+})
         })
         .await;
+    vec![explored]
 }

@@ -25,7 +25,12 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
 async fn expect_unavailable(node: &Node, event: &Value) {
     let start = Instant::now();
     let response = node.post_stripe("stripe", event).await;
-    assert_eq!(response.status(), 503, "{}", node.output());
+    let (id, said) = (&event["id"], node.output());
+    assert_eq!(
+        response.status(),
+        503,
+        "{id} must not be acknowledged: {said}"
+    );
     let after = response.headers()["retry-after"].to_str().unwrap();
     assert!(after.parse::<u16>().unwrap() > 0);
     assert!(start.elapsed() < ANSWERED_WITHIN, "{:?}", start.elapsed());

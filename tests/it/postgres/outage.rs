@@ -37,7 +37,8 @@ async fn f28_killed_with_a_batch_in_flight_postgresql_keeps_what_was_acknowledge
     proxy.until_fired(1).await;
     cluster.kill().await;
     proxy.thaw();
-    assert_eq!(sent.await.unwrap(), Some((503, false)));
+    let answer = sent.await.unwrap();
+    assert_eq!(answer, Some((503, false)), "its COMMIT reached nobody");
     cluster.restart().await;
     assert_eq!(app.db.count("event_key WHERE key = 'evt_1'").await, 1);
     assert_eq!(app.db.count("event_key WHERE key = 'evt_2'").await, 0);

@@ -28,7 +28,7 @@ pub(super) struct Place {
     /// Logs, samples and the report.
     pub(super) folder: PathBuf,
     pub(super) version: (u32, u32),
-    /// What the database's clock is ahead of the machine's; `None` without libfaketime.
+    /// What the database's clock is ahead of the machine's; `None` where it cannot be.
     pub(super) ahead_s: Option<i64>,
     url: String,
     /// Stops with it.
@@ -95,8 +95,7 @@ fn start(data: &Path, bin: &Path, midnight_in: Duration) -> (Cluster, Option<i64
             .to_vec(),
         ..ClusterOptions::new(data)
     };
-    let Some(library) = clock::library() else {
-        eprintln!("soak: no day ends and no clock steps: libfaketime is not installed");
+    let Some(library) = clock::ahead(bin) else {
         return (Cluster::start(options).unwrap(), None);
     };
     // Once as it is, to make the folder and to learn where PostgreSQL's programs are.
@@ -124,7 +123,7 @@ fn wrap(bin: &Path, programs: &Path, library: &Path, ahead_s: i64) {
         let real = programs.join(program);
         let path = bin.join(program);
         let text = format!(
-            "#!/bin/sh\nexport LD_PRELOAD={} FAKETIME=+{ahead_s} FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1\nexec {} \"$@\"\n",
+            "#!/bin/sh\nexport LD_PRELOAD={} ONCEHOOK_CLOCK_AHEAD={ahead_s}\nexec {} \"$@\"\n",
             library.display(),
             real.display()
         );

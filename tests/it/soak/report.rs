@@ -16,8 +16,6 @@ use crate::support::judge::Finding;
 
 /// p99 of the acknowledgement while a snapshot is held, as a multiple of the baseline's.
 const PINNED_ACK: f64 = 3.0;
-/// The mean claim while a snapshot is held, as a multiple of the baseline's.
-const PINNED_CLAIM: f64 = 10.0;
 /// The p99 of the outcome while a snapshot is held, as a multiple of the baseline's.
 const PINNED_OUTCOME: f64 = 5.0;
 /// Everything after the faults, as a multiple of the baseline's.
@@ -116,7 +114,6 @@ fn against(what: &'static str, found: f64, baseline: f64, factor: f64, slack: f6
 fn pinned(now: &Figures, then: &Figures) -> Vec<Check> {
     vec![
         against("held snapshot: p99 of the acknowledgement, ms", now.ack_p99_ms, then.ack_p99_ms, PINNED_ACK, ACK_SLACK_MS),
-        against("held snapshot: mean claim, ms", now.claim_ms, then.claim_ms, PINNED_CLAIM, CLAIM_SLACK_MS),
         against("held snapshot: p99 of the outcome, ms", now.outcome_p99_ms, then.outcome_p99_ms, PINNED_OUTCOME, OUTCOME_SLACK_MS),
     ]
 }

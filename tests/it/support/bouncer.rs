@@ -1,31 +1,33 @@
 //! A PgBouncer in front of a test's database, configured as `docs/poolers.md` says.
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::leash::Leashed;
 use super::node::free_address;
-use super::{TestDb, until};
+use super::{TestDb, tool, until};
 
-/// A running one; killed when dropped.
+/// A running one; killed when dropped or when the test process dies.
 #[derive(Debug)]
 pub(crate) struct PgBouncer {
     program: PathBuf,
     address: SocketAddr,
     socket_dir: PathBuf,
     folder: TempDir,
-    process: Child,
+    /// `None` while it is dead.
+    process: Option<Leashed>,
 }
 
 impl PgBouncer {
-    /// In front of a test's cluster, with so many server sessions per database. `None`, and a line
-    /// on standard error, where there is none (Debian: `apt install pgbouncer`). `PGBOUNCER` names
-    /// another program than the installed one.
+    /// In front of a test's cluster, with so many server sessions per database. `None` where there
+    /// is none: see [`tool::missing`]. `PGBOUNCER` names another program than the installed one.
     pub(crate) async fn start(db: &TestDb, pool_mode: &str, sessions: usize) -> Option<Self> {
         let Some(program) = program() else {
-            eprintln!("SKIPPED: PgBouncer is not installed; on Debian: apt install pgbouncer");
+            tool::missing("pgbouncer", "pgbouncer");
             return None;
         };
         let config: tokio_postgres::Config = db.url.parse().unwrap();
@@ -48,7 +50,7 @@ impl PgBouncer {
             address,
             socket_dir: socket_dir.clone(),
             folder,
-            process,
+            process: Some(process),
         };
         started.until_listening().await;
         Some(started)
@@ -64,14 +66,13 @@ impl PgBouncer {
 
     /// Ends it: connections on both sides are lost.
     pub(crate) fn kill9(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        self.process = None;
     }
 
     /// Starts it again on the same address; kills it first if it runs.
     pub(crate) async fn restart(&mut self) {
         self.kill9();
-        self.process = spawn(&self.program, self.folder.path());
+        self.process = Some(spawn(&self.program, self.folder.path()));
         self.until_listening().await;
     }
 
@@ -93,13 +94,6 @@ impl PgBouncer {
             TcpStream::connect(self.address).is_ok()
         })
         .await;
-    }
-}
-
-impl Drop for PgBouncer {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
     }
 }
 
@@ -164,17 +158,12 @@ fn config(folder: &Path) -> PathBuf {
     folder.join("pgbouncer.ini")
 }
 
-fn spawn(program: &Path, folder: &Path) -> Child {
+fn spawn(program: &Path, folder: &Path) -> Leashed {
     let log = std::fs::File::create(folder.join("log")).unwrap();
-    let mut command = Command::new(program);
+    let config = config(folder);
+    let mut args = vec![config.as_os_str()];
     if nix::unistd::geteuid().is_root() {
-        command.args(["-u", "postgres"]);
+        args.splice(0..0, ["-u", "postgres"].map(OsStr::new));
     }
-    command
-        .arg(config(folder))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
+    Leashed::start(program.as_os_str(), args, log).unwrap()
 }

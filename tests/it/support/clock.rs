@@ -1,10 +1,14 @@
-//! Another clock for a child process: libfaketime, which steps when told.
+//! Another clock for a child process: libfaketime, which steps when told; for PostgreSQL one that is
+//! ahead and stays so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
+
+use super::tool;
 
 /// What programs see in place of the time of day. Their monotonic clock stays the machine's, as
 /// it does when an operator or NTP sets a clock.
@@ -15,11 +19,10 @@ pub(crate) struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that goes right. `None`, and a line on standard error, where libfaketime is not
-    /// installed (Debian: `apt install faketime`).
+    /// A clock that goes right. `None` where libfaketime is not installed: see [`tool::missing`].
     pub(crate) fn new() -> Option<Self> {
         let Some(library) = library() else {
-            eprintln!("SKIPPED: libfaketime is not installed; on Debian: apt install faketime");
+            tool::missing("faketime", "faketime");
             return None;
         };
         let clock = Self {
@@ -65,10 +68,31 @@ impl FakeClock {
 }
 
 /// The library for programs with threads.
-pub(crate) fn library() -> Option<PathBuf> {
+fn library() -> Option<PathBuf> {
     ["x86_64-linux-gnu", "aarch64-linux-gnu"]
         .iter()
         .map(|machine| Path::new("/usr/lib").join(machine))
         .map(|folder| folder.join("faketime/libfaketimeMT.so.1"))
         .find(|path| path.exists())
+}
+
+/// Builds a library that puts PostgreSQL's clock ahead by `ONCEHOOK_CLOCK_AHEAD` seconds; `None`, and a
+/// line on standard error, where that cannot be done.
+pub(crate) fn ahead(folder: &Path) -> Option<PathBuf> {
+    let source = folder.join("shift.c");
+    let library = folder.join("shift.so");
+    fs::create_dir_all(folder).unwrap();
+    fs::write(&source, include_str!("shift.c")).unwrap();
+    let built = cfg!(target_os = "linux").then(|| {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O2", "-o"]);
+        compiler.arg(&library).arg(&source).output()
+    });
+    match built {
+        Some(Ok(output)) if output.status.success() => Some(library),
+        other => {
+            eprintln!("SKIPPED: no clock that is ahead (needs Linux and cc): {other:?}");
+            None
+        }
+    }
 }

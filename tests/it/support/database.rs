@@ -91,6 +91,14 @@ impl TestDb {
         db
     }
 
+    /// A new role, which is dropped with the database. Roles are of the whole cluster: this one has
+    /// the database's name behind its own.
+    pub(crate) async fn role(&self, word: &str, options: &str) -> String {
+        let role = format!("{word}_{}", self.name);
+        self.execute(&format!("CREATE ROLE {role} {options}")).await;
+        role
+    }
+
     /// A copy of this database as it is, from which everybody is disconnected.
     pub(crate) async fn copy(&self) -> Self {
         drop(self.client.lock().await.take());
@@ -216,7 +224,7 @@ impl TestDb {
             ..VerifyOptions::everything()
         };
         let verification = self.verify_with(&options).await;
-        if verification.holds() && verification.unfinished == 0 {
+        if verification.holds {
             return Ok(verification);
         }
         Err(format!(
@@ -265,10 +273,20 @@ impl Drop for TestDb {
     }
 }
 
+/// And the roles of [`TestDb::role`].
 async fn drop_database(admin: &Client, name: &str) -> Result<(), Error> {
     admin
         .batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
-        .await
+        .await?;
+    let roles =
+        "SELECT rolname::text FROM pg_roles WHERE right(rolname, length($1) + 1) = '_' || $1";
+    for role in admin.query(roles, &[&name]).await? {
+        let role: &str = role.get(0);
+        admin
+            .batch_execute(&format!("DROP ROLE IF EXISTS {role}"))
+            .await?;
+    }
+    Ok(())
 }
 
 /// Makes the template unless it is there. `is_template` is set last and says it is whole; a

@@ -3,6 +3,7 @@
 //! - [`TestDb`]: a database of its own for each test, cloned from a migrated template of one
 //!   shared cluster ([`shared`]).
 //! - [`FakeClock`]: another clock for a child process, which steps when told.
+//! - [`bouncer::PgBouncer`]: a pooler in front of a database.
 //! - [`OwnCluster`]: a whole PostgreSQL, for tests that stop, kill or starve it.
 //! - [`Replicas`]: a primary and two standbys that stream from it, to fail over between.
 //! - [`TestApp`]: real nodes (`oncehook serve`) on a [`TestDb`], as child processes.
@@ -10,6 +11,8 @@
 //! - [`Receiver`]: the service behind an `http` handler.
 //! - [`RawHttp`]: requests that no proper client would send.
 //! - [`judge`]: compares what was seen outside with what is stored and booked.
+//! - [`leash::Leashed`]: a child process that ends with the test process.
+//! - [`tool::missing`]: what a test does where its tool is missing.
 //! - [`until`]: waits for evidence, with a deadline.
 #![allow(
     dead_code,
@@ -24,6 +27,7 @@ pub(crate) mod clock;
 pub(crate) mod database;
 pub(crate) mod inbox;
 pub(crate) mod judge;
+pub(crate) mod leash;
 pub(crate) mod node;
 pub(crate) mod own;
 pub(crate) mod proxy;
@@ -32,6 +36,7 @@ pub(crate) mod receiver;
 pub(crate) mod replicas;
 pub(crate) mod shared;
 pub(crate) mod signer;
+pub(crate) mod tool;
 pub(crate) mod wait;
 
 pub(crate) use app::{AppBuilder, TestApp};

@@ -1,7 +1,7 @@
 //! The kinds of damage that a verification must find, over the database of [`super::story`].
 
 use oncehook::store::verify::CheckState;
-use oncehook::store::verify::CheckState::{Broken, Unfinished, Warning};
+use oncehook::store::verify::CheckState::{Broken, Note, Unfinished, Warning};
 
 /// An event's id by its key, and a handler's by its name, as [`Damage::sql`] writes them.
 const EVENT: &str = "(SELECT id FROM oncehook.event WHERE split_part(key, ':', 1) = 'evt_";
@@ -176,7 +176,7 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("receipt_event", Broken)],
         "INSERT INTO ~receipt VALUES (gen_random_uuid(), now(), 7, 'a')",
-        "7 copies",
+        "copies: 7",
     ),
     // What is to do.
     damage(
@@ -297,12 +297,41 @@ pub(super) const CASES: &[Damage] = &[
     .event("evt_leased")
     .of("ledger", 1),
     damage(
+        &[("lane_head", Broken)],
+        "UPDATE ~delivery SET state = 'blocked', lane = 'pi_1', lane_seq = 1, run_at = now() - interval '16 min' WHERE event_id = @no",
+        "lane pi_1 has no head",
+    )
+    .event("evt_no")
+    .of("ledger", 2),
+    damage(
+        &[("emitted", Warning)],
+        "INSERT INTO ~emitted (source_id, key, body, correlation_id, emitted_at) SELECT id, 'lost', '', gen_random_uuid(), now() - interval '16 min' FROM ~source",
+        "emitted 96",
+    )
+    .event("lost"),
+    damage(
+        &[("latest", Broken)],
+        "INSERT INTO ~latest SELECT id, 'pi_1', 'occurred_at', 7, @no FROM ~handler WHERE name = 'ledger'",
+        "version 7 of pi_1 was applied",
+    )
+    .event("evt_no"),
+    damage(
         &[("overdue", Warning)],
         "UPDATE ~delivery SET run_at = now() - interval '16 min' WHERE event_id = @no",
         "due for 96",
     )
     .event("evt_no")
     .of("ledger", 2),
+    damage(
+        &[("paused", Note)],
+        "UPDATE ~handler SET paused_at = now(), paused_by = 'eva', paused_reason = 'restore' WHERE name = 'ledger'",
+        "by eva: restore",
+    ),
+    damage(
+        &[("caps", Broken)],
+        "DELETE FROM ~handler_cap WHERE handler_id = #ledger",
+        "no row in handler_cap",
+    ),
     damage(
         &[("retired", Warning)],
         "UPDATE ~handler SET retired_at = now() WHERE name = 'ledger'; DELETE FROM ~delivery WHERE event_id <> @no AND handler_id = #ledger;
@@ -411,14 +440,14 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("attempt_count", Broken)],
         "DELETE FROM ~attempt WHERE event_id = @dead AND run = 1",
-        "dead after 1 tries, of which failed or lost and recorded: 0",
+        "dead, tries: 1, of which failed or lost and recorded: 0",
     )
     .event("evt_dead")
     .of("ledger", 1),
     damage(
         &[("attempt_count", Broken)],
         "UPDATE ~delivery SET failures = 2 WHERE event_id = @no",
-        "2 failures, 0 losses and 0 not yet, recorded: 0, 0 and 0",
+        "failures: 2, losses: 0, not yet: 0, recorded: 0, 0 and 0",
     )
     .event("evt_no")
     .of("ledger", 2),

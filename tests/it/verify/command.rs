@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::support::{OwnCluster, Ran, TestDb, oncehook};
+use crate::support::{OwnCluster, Ran, Replicas, TestDb, backend_pid, oncehook};
 
 use super::story::eventful;
 
@@ -140,15 +140,23 @@ async fn a_database_that_cannot_be_asked_is_no_verdict() {
     assert_eq!(ran.code, Some(3), "{}", ran.said());
     assert!(ran.stdout.contains("`oncehook migrate`"), "{}", ran.said());
 
-    let nobody = "postgresql://nobody@127.0.0.1:1/none";
-    let ran = oncehook(&config(dir.path(), nobody), &["verify"], &SECRET).await;
+    let nobody = config(dir.path(), "postgresql://nobody@127.0.0.1:1/none");
+    let ran = oncehook(&nobody, &["verify"], &SECRET).await;
     assert_eq!(ran.code, Some(3), "{}", ran.said());
+    assert_eq!(ran.stdout, "");
+    // A machine is told on stdout, whatever happens.
+    let ran = oncehook(&nobody, &["verify", "--json"], &SECRET).await;
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["holds"], false, "{report}");
+    for (field, part) in [("error", "by database.url"), ("hint", "database.url")] {
+        assert!(report[field].as_str().unwrap().contains(part), "{report}");
+    }
 
     // A table may not be read; one is gone, and a guard with it.
     let db = TestDb::new().await;
     db.execute("DROP TABLE oncehook.audit").await;
-    let role = format!("blind_{}", db.name);
-    db.execute(&format!("CREATE ROLE {role} LOGIN")).await;
+    let role = db.role("blind", "LOGIN").await;
     let other = db.url.replacen("postgres@", &format!("{role}@"), 1);
     for (url, code, reason) in [
         (&other, 3, "this role may not read a table"),
@@ -160,5 +168,103 @@ async fn a_database_that_cannot_be_asked_is_no_verdict() {
         assert_eq!(report["holds"], false, "{report}");
         assert!(ran.stdout.contains(reason), "{}", ran.said());
     }
-    db.execute(&format!("DROP ROLE {role}")).await;
+}
+
+/// What an auditor is given: a standby, or a role that may write nothing.
+#[tokio::test]
+async fn a_standby_and_a_session_that_may_not_write_can_be_asked() {
+    let replicas = Replicas::asynchronous().await;
+    let db = eventful(Arc::new(replicas.database().await)).await;
+    replicas.until_caught_up().await;
+    let standby = db.on_server(replicas.furthest().await.url());
+    let dir = tempfile::tempdir().unwrap();
+    let verify = async |url: &str, args: &[&str]| -> Ran {
+        let args: Vec<&str> = ["verify", "--all"].iter().chain(args).copied().collect();
+        oncehook(&config(dir.path(), url), &args, &SECRET).await
+    };
+    let name = &db.name;
+    let read_only = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
+    let reads_only: [&str; 2] = [&standby.url, &db.url];
+    for (url, prepare) in reads_only.iter().zip(["SELECT 1", &read_only]) {
+        db.execute_outside(prepare).await;
+        let ran = verify(url, &["--digests"]).await;
+        // `missing` is of the configuration, `durability` of these clusters.
+        assert_eq!(ran.code, Some(5), "{}", ran.said());
+        let doubtful = ran
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with("WARNING"));
+        let doubtful: Vec<_> = doubtful
+            .filter_map(|line| line.split_whitespace().nth(1))
+            .collect();
+        assert_eq!(doubtful, ["durability", "missing"], "{}", ran.said());
+        let config = config(dir.path(), url);
+        let shown = oncehook(&config, &["show", "stripe", "evt_plain"], &SECRET).await;
+        assert_eq!(shown.code, Some(0), "{}", shown.said());
+    }
+
+    // It finds what is broken there, and says of an event without a key what can be done.
+    let writes = format!("SET default_transaction_read_only = off; {DAMAGE}");
+    db.execute(&writes).await;
+    replicas.until_caught_up().await;
+    let ran = verify(&standby.url, &[]).await;
+    assert_eq!(ran.code, Some(4), "{}", ran.said());
+    let (_, unkeyed) = ran.stdout.split_once("BROKEN     event_key").unwrap();
+    let (unkeyed, _) = unkeyed.split_once("\nOK ").unwrap();
+    for part in [
+        "evt_plain - its key is not stored",
+        "put its row of event_key back",
+        "the first one's id: 0",
+    ] {
+        assert!(unkeyed.contains(part), "{part}: {unkeyed}");
+    }
+    assert!(!unkeyed.contains("oncehook show"), "{unkeyed}");
+}
+
+const DAMAGE: &str = "DELETE FROM oncehook.event_key WHERE key = 'evt_plain'";
+
+#[tokio::test]
+async fn each_reason_for_a_doubt_comes_with_its_own_next_step() {
+    let db = TestDb::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &db.url);
+    db.execute("INSERT INTO oncehook.schema_history (version, name) VALUES (999, 'of_tomorrow')")
+        .await;
+    let holder = db.client().await;
+    holder
+        .batch_execute("BEGIN; LOCK TABLE oncehook.conflict")
+        .await
+        .unwrap();
+    let ran = oncehook(&config, &["verify"], &SECRET).await;
+    for part in [
+        "next: verify with the oncehook that the service runs, or a newer one",
+        "next: verify again when it is free; who holds it: SELECT",
+    ] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.said());
+    }
+    // The statement finds who it is.
+    let (_, who) = ran.stdout.split_once("who holds it: ").unwrap();
+    let who = db.rows(who.lines().next().unwrap(), &[]).await;
+    let pids: Vec<i32> = who.iter().map(|row| row.get("pid")).collect();
+    assert!(pids.contains(&backend_pid(&holder).await), "{pids:?}");
+}
+
+#[tokio::test]
+async fn an_error_names_the_url_that_it_is_about() {
+    let db = TestDb::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = config(dir.path(), &db.url);
+    let direct =
+        "pooling = \"transaction\"\ndirect_url = \"postgresql://nobody@127.0.0.1:1/none\"\n";
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replacen("\n\n", &format!("\n{direct}\n"), 1);
+    std::fs::write(&path, text).unwrap();
+    let ran = oncehook(&path, &["migrate"], &SECRET).await;
+    assert_eq!(ran.code, Some(3), "{}", ran.said());
+    for part in [
+        "by database.direct_url:",
+        "the database of database.direct_url",
+    ] {
+        assert!(ran.stderr.contains(part), "{}", ran.said());
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oncehook::store::verify::CheckState::{Broken, Unfinished, Warning};
 use oncehook::store::verify::{Finding, VerifyOptions};
 
-use crate::support::TestDb;
+use crate::support::{OwnCluster, TestDb};
 
 use super::cases::CASES;
 use super::story::eventful;
@@ -60,6 +60,28 @@ async fn every_kind_of_damage_is_found_by_its_check_with_an_example() {
     }
     // Of the server, not of what is stored; see the tests below.
     assert_eq!(left, ["sessions", "durability"]);
+}
+
+/// The shared cluster is one: its data are worth nothing.
+#[tokio::test]
+async fn a_server_that_does_not_write_what_it_commits_is_said() {
+    let settings = [("fsync", "on"), ("full_page_writes", "off")];
+    let half = OwnCluster::with_settings(&settings).await;
+    let half = half.database().await;
+    let shared = TestDb::new().await;
+    let both = ["fsync = off", "full_page_writes = off"];
+    for (db, off) in [(&shared, &both[..]), (&half, &both[1..])] {
+        let found = db.verify_with(&VerifyOptions::default()).await;
+        let durability = found.checks.iter().find(|c| c.check == "durability");
+        let durability = durability.unwrap();
+        let said: Vec<&str> = durability
+            .findings
+            .iter()
+            .map(|f| f.detail.as_str())
+            .collect();
+        assert_eq!((durability.state, &said[..]), (Warning, off), "{found}");
+        assert_eq!(durability.found, off.len() as u64, "{found}");
+    }
 }
 
 #[tokio::test]

@@ -27,7 +27,8 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(300);
 /// after [`CALL_TIMEOUT`]. The lease of a call is the shortest one that is allowed.
 pub(crate) const SQL_LINES: &str =
     "lease = \"1s\"\nretry = { for = \"1h\", first = \"20ms\", max = \"200ms\" }";
-pub(crate) const CALL_LINES: &str = "timeout = \"300ms\"\nlease = \"5300ms\"\nretry = { for = \"1h\", first = \"20ms\", max = \"200ms\" }";
+/// The receiver of a trial fails half of its calls and more, as long as the trial lasts: no breaker.
+pub(crate) const CALL_LINES: &str = "timeout = \"300ms\"\nlease = \"5300ms\"\nretry = { for = \"1h\", first = \"20ms\", max = \"200ms\", share = 10000 }\nbreaker = false";
 
 /// The parties outside, and the judge over them.
 pub(crate) struct Trial {

@@ -1,0 +1,179 @@
+//! The claim for handlers whose caps hold over all nodes.
+//!
+//! Whoever claims for such a handler holds its row in `handler_cap` until the claim's COMMIT, so
+//! the leases it counts include everybody's. Handlers without a cap never come here.
+
+use std::time::{Duration, SystemTime};
+
+use crate::domain::flow::{Allowed, Standing};
+
+use super::StoreError;
+use super::connection::Connection;
+use super::delivery::{self, Lease, Quota};
+use super::transaction::{Limits, Transaction, expect_rows};
+
+const LOCK: &str = include_str!("sql/cap_lock.sql");
+const STANDING: &str = include_str!("sql/cap_standing.sql");
+const SPEND: &str = include_str!("sql/cap_spend.sql");
+
+/// Which rows are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// What is due.
+    Due,
+    /// One suspect.
+    Suspect,
+}
+
+/// What a claim of capped handlers brought.
+#[derive(Debug, Default)]
+pub(crate) struct Capped {
+    pub(crate) leases: Vec<Lease>,
+    /// Handlers that got less than they asked for because of a cap.
+    pub(crate) short: Vec<Short>,
+}
+
+/// A handler whose cap stood in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Short {
+    pub(crate) handler_id: i32,
+    pub(crate) why: Why,
+}
+
+/// What stood in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Another node was claiming for it.
+    Busy,
+    /// As much as may be is under way.
+    InFlight,
+    /// No token of its rate is left; the next one comes after this time.
+    Rate(Duration),
+}
+
+/// A handler that may be claimed for.
+struct Granted {
+    quota: Quota,
+    allowed: Allowed,
+    at: SystemTime,
+}
+
+/// Leases due deliveries of capped handlers within their caps.
+///
+/// # Errors
+///
+/// Nothing is leased, or it is leased under tokens that nobody holds and the reaper frees it.
+pub(crate) async fn claim(
+    connection: &Connection,
+    quotas: &[Quota],
+    wanted: Wanted,
+) -> Result<Capped, StoreError> {
+    let transaction = Transaction::begin(connection, Limits::SHORT).await?;
+    let claimed = within(&transaction, quotas, wanted).await;
+    transaction.end(claimed).await
+}
+
+async fn within(
+    transaction: &Transaction<'_>,
+    quotas: &[Quota],
+    wanted: Wanted,
+) -> Result<Capped, StoreError> {
+    let mut capped = Capped::default();
+    let mut granted = Vec::new();
+    for grant in standing(transaction, quotas, &mut capped.short).await? {
+        let (quota, allowed) = (grant.quota, grant.allowed);
+        if allowed.count < quota.count {
+            let why = allowed.wait.map_or(Why::InFlight, Why::Rate);
+            let handler_id = quota.handler_id;
+            capped.short.push(Short { handler_id, why });
+        }
+        if allowed.count > 0 {
+            granted.push(grant);
+        }
+    }
+    if granted.is_empty() {
+        return Ok(capped);
+    }
+    let quotas: Vec<Quota> = granted
+        .iter()
+        .map(|grant| Quota {
+            count: grant.allowed.count,
+            ..grant.quota
+        })
+        .collect();
+    capped.leases = match wanted {
+        Wanted::Due => delivery::claim_within(transaction, &quotas).await?,
+        Wanted::Suspect => delivery::claim_suspect_within(transaction, &quotas).await?,
+    };
+    spend(transaction, &granted, &capped.leases).await?;
+    Ok(capped)
+}
+
+/// Locks the rows that can be had, and decides what each handler may claim.
+async fn standing(
+    transaction: &Transaction<'_>,
+    quotas: &[Quota],
+    short: &mut Vec<Short>,
+) -> Result<Vec<Granted>, StoreError> {
+    let ids: Vec<i32> = quotas.iter().map(|quota| quota.handler_id).collect();
+    let rows = transaction.query(LOCK, &[&ids]).await?;
+    let locked: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    short.extend(
+        ids.iter()
+            .filter(|id| !locked.contains(id))
+            .map(|id| Short {
+                handler_id: *id,
+                why: Why::Busy,
+            }),
+    );
+    if locked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let most = quotas.iter().filter_map(|q| q.cap.in_flight).max();
+    let rows = transaction
+        .query(STANDING, &[&locked, &i64::from(most.unwrap_or(0))])
+        .await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let id: i32 = row.get("handler_id");
+            let quota = *quotas.iter().find(|quota| quota.handler_id == id)?;
+            let standing = Standing {
+                leased: u32::try_from(row.get::<_, i64>("leased")).unwrap_or(u32::MAX),
+                tokens: row.get("tokens"),
+                // A clock that was set back: no time has passed.
+                since: Duration::try_from_secs_f64(row.get("since")).unwrap_or_default(),
+            };
+            Some(Granted {
+                quota,
+                allowed: quota.cap.allows(quota.count, standing),
+                at: row.get("at"),
+            })
+        })
+        .collect())
+}
+
+/// Writes what is left of the rates.
+async fn spend(
+    transaction: &Transaction<'_>,
+    granted: &[Granted],
+    leases: &[Lease],
+) -> Result<(), StoreError> {
+    let (mut ids, mut tokens, mut moments) = (Vec::new(), Vec::new(), Vec::new());
+    for grant in granted.iter().filter(|g| g.quota.cap.rate.is_some()) {
+        let id = grant.quota.handler_id;
+        let taken = leases.iter().filter(|lease| lease.handler_id == id).count();
+        if taken > 0 {
+            ids.push(id);
+            tokens.push(grant.allowed.tokens - f64::from(u16::try_from(taken).unwrap_or(u16::MAX)));
+            moments.push(grant.at);
+        }
+    }
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let written = transaction
+        .execute(SPEND, &[&ids, &tokens, &moments])
+        .await?;
+    expect_rows("cap_spend", written, ids.len())
+}
