@@ -386,7 +386,7 @@ async fn make_ready(
         names.prove(&connection).await?;
     }
     if let Some((channels, _)) = &purpose.listens {
-        let listen: String = channels.iter().map(|c| format!("LISTEN {c};")).collect();
+        let listen = format!("LISTEN {}", channels.join("; LISTEN "));
         connection.client.batch_execute(&listen).await?;
     }
     Ok(connection)

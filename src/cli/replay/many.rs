@@ -21,6 +21,10 @@ use super::Args;
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(2);
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
 #[derive(Debug, clap::Args)]
 pub(super) struct Filter {
     /// Every finished run that fits: a count, and with --yes new runs.
