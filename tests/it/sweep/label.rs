@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 const ORDINAL_MAX: u32 = 2;
 
 /// What the tables hold for somebody who polls them now.
+#[expect(clippy::struct_excessive_bools, reason = "each is a poll of its own")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Due {
     pub(super) ready: bool,
