@@ -144,7 +144,7 @@ async fn reserve_and_record(
     items: &[NewItem<'_>],
 ) -> Result<Vec<(Uuid, Fate)>, StoreError> {
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
-    let recorded = async {
+    let recorded: Result<_, StoreError> = async {
         let fates = settle_losers(&transaction, batch, items, &won).await?;
         let emitted = batch
             .iter()
@@ -157,8 +157,8 @@ async fn reserve_and_record(
             ingest::take_emitted(&transaction, &emitted).await?;
         }
         Ok(fates)
-    };
-    let recorded = recorded.await;
+    }
+    .await;
     transaction.end(recorded).await
 }
 

@@ -15,6 +15,7 @@ use super::uncertain::{self, Live};
 use super::{Store, StoreError, audit};
 
 const OPEN: &str = include_str!("sql/replay_open.sql");
+const HELD_LOCK: &str = include_str!("sql/replay_held_lock.sql");
 const HELD: &str = include_str!("sql/replay_held.sql");
 const LAST: &str = include_str!("sql/replay_last.sql");
 const ARM: &str = include_str!("sql/replay_arm.sql");
@@ -52,6 +53,8 @@ pub struct ReplayRequest {
 
 impl Store {
     /// Opens a new run of one finished (event, handler).
+    ///
+    /// A delivery that its lane waits for (held) begins a new run in its place.
     ///
     /// A dead or failed run keeps its effect key, so that a receiver that honours it applies the
     /// effect once. A succeeded one is run again only with `force`, under a new effect key.
@@ -102,6 +105,32 @@ impl Store {
                 found.key, request.source, request.handler
             )
         };
+        let expired = || {
+            let text = "the payload was dropped, it cannot run again";
+            StoreError::PayloadExpired(format!("{}: {text}", pair()))
+        };
+        let held = transaction
+            .query(HELD_LOCK, &[&found.event_id, &handler.registered.id])
+            .await?;
+        if let Some(row) = held.first() {
+            let (run, generation): (i16, i16) = (row.get(0), row.get(1));
+            expected(request, run)
+                .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
+            if stored_event(transaction, &[found.event_id])
+                .await?
+                .is_empty()
+            {
+                return Err(expired());
+            }
+            begin_anew(transaction, found.event_id, handler.registered.id).await?;
+            let opened = Opened {
+                run: run.saturating_add(1),
+                generation,
+                after: "held",
+            };
+            let replayed = record(transaction, request, found, &handler, &opened, bulk).await?;
+            return Ok((replayed, None));
+        }
         if transaction
             .execute(OPEN, &[&found.event_id, &handler.registered.id])
             .await?
@@ -125,12 +154,8 @@ impl Store {
             )));
         };
         let (run, generation, result): (i16, i16, &str) = (last.get(0), last.get(1), last.get(2));
-        if request.expected_run.is_some_and(|expected| expected != run) {
-            return Err(StoreError::Refused(format!(
-                "{}: the last run is {run}, not the expected one",
-                pair()
-            )));
-        }
+        expected(request, run)
+            .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
         if result == "succeeded" && !request.force {
             return Err(StoreError::Refused(format!(
                 "{} has succeeded in run {run}; --force runs it again under a new effect key",
@@ -138,10 +163,7 @@ impl Store {
             )));
         }
         let Some(stored) = stored_event(transaction, &[found.event_id]).await?.pop() else {
-            return Err(StoreError::PayloadExpired(format!(
-                "{}: the payload was dropped, it cannot run again",
-                pair()
-            )));
+            return Err(expired());
         };
         let lane = handler.lane(&stored);
         let generation = if result == "succeeded" {
@@ -165,29 +187,12 @@ impl Store {
             )
             .await?;
         super::transaction::expect_rows("replay_arm", armed, 1)?;
-        let effect_key = EffectKey::derive(
-            &found.source_first_name,
-            &found.key,
-            &handler.registered.first_name,
-            generation,
-        );
-        audit::record(
-            transaction,
-            &request.actor,
-            if request.force { "event.replay.force" } else { "event.replay" },
-            &found.event_id.to_string(),
-            Some(&request.reason),
-            None,
-            &serde_json::json!({ "handler": request.handler, "run": run, "after": result, "effect_key": effect_key.as_str(), "bulk": bulk }),
-        )
-        .await?;
-        let replayed = Replayed {
-            source: request.source.clone(),
-            key: found.key.as_str().to_owned(),
-            handler: request.handler.clone(),
+        let opened = Opened {
             run,
-            effect_key: effect_key.as_str().to_owned(),
+            generation,
+            after: result,
         };
+        let replayed = record(transaction, request, found, &handler, &opened, bulk).await?;
         Ok((replayed, lane.map(|lane| handler.place(&lane))))
     }
 
@@ -291,6 +296,61 @@ impl Store {
             }
         }
     }
+}
+
+/// A run that was opened.
+struct Opened<'r> {
+    run: i16,
+    generation: i16,
+    /// How the one before it ended.
+    after: &'r str,
+}
+
+/// Whether the last run is the one that is expected, if any is.
+fn expected(request: &ReplayRequest, run: i16) -> Result<(), String> {
+    if request.expected_run.is_some_and(|expected| expected != run) {
+        return Err(format!("the last run is {run}, not the expected one"));
+    }
+    Ok(())
+}
+
+/// Writes the audit of a run that was opened.
+async fn record(
+    transaction: &Transaction<'_>,
+    request: &ReplayRequest,
+    found: &super::query::Found,
+    handler: &Handler,
+    opened: &Opened<'_>,
+    bulk: Option<Uuid>,
+) -> Result<Replayed, StoreError> {
+    let Opened {
+        run,
+        generation,
+        after,
+    } = *opened;
+    let effect_key = EffectKey::derive(
+        &found.source_first_name,
+        &found.key,
+        &handler.registered.first_name,
+        generation,
+    );
+    audit::record(
+        transaction,
+        &request.actor,
+        if request.force { "event.replay.force" } else { "event.replay" },
+        &found.event_id.to_string(),
+        Some(&request.reason),
+        None,
+        &serde_json::json!({ "handler": request.handler, "run": run, "after": after, "effect_key": effect_key.as_str(), "bulk": bulk }),
+    )
+    .await?;
+    Ok(Replayed {
+        source: request.source.clone(),
+        key: found.key.as_str().to_owned(),
+        handler: request.handler.clone(),
+        run,
+        effect_key: effect_key.as_str().to_owned(),
+    })
 }
 
 /// Ends the run of a held delivery as the dead letter that it is and begins the next in its place; the

@@ -1,5 +1,5 @@
 -- replay_held: a head that its lane waits for begins anew, in its place.
--- Run by store::replay (for store::resolve too), under the row's lock.
+-- Run by store::replay (for store::resolve too), under the row's lock (replay_held_lock, delivery_lock_any).
 -- $1 event_id  $2 handler_id
 -- Rows: 1. The old run ends as the dead letter that it would have been without its lane; the new one
 -- counts from nothing and is the lane's head from the first moment on.

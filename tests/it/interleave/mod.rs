@@ -93,14 +93,14 @@ scenarios! {
     claim_same_rows: claim::same_rows, [84], [2_028];
     claim_same_suspect: claim::same_suspect, [26], [26];
     claim_given_back_late: claim::given_back_late, [15], [15];
-    claim_within_a_cap: claim::within_a_cap, [0], [0];
+    claim_within_a_cap: claim::within_a_cap, [14], [20];
     settle_and_reaper: settle::and_reaper, [23], [23];
     settle_reaper_and_successor: settle::reaper_and_successor, [58], [245];
     settle_after_the_lease: settle::after_the_lease, [56], [56];
     settle_one_lease_twice: settle::one_lease_twice, [10], [10];
     settle_commit_cut_off: settle::commit_cut_off, [40, 43], [456, 549];
     settle_crossed_rows: settle::crossed_rows, [77], [1_047];
-    settle_no_partition: settle::no_partition, [24], [1_034];
+    settle_no_partition: settle::no_partition, [26], [1_394];
     replay_twice: replay::twice, [12], [12];
     replay_expected_run: replay::expected_run, [90], [2_328];
     replay_and_settle: replay::and_settle, [53], [2_888];
@@ -108,7 +108,7 @@ scenarios! {
     replay_payload_dropped: replay::payload_dropped, [95], [657];
     lane_two_inserts: lanes::two_inserts, [24], [50];
     lane_insert_against_end: lanes::insert_against_end, [54], [469];
-    lane_insert_against_promotion: lanes::insert_against_promotion, [72], [2_202];
+    lane_insert_against_promotion: lanes::insert_against_promotion, [86], [4_850];
     lane_replay_against_end: lanes::replay_against_end, [114], [407];
 }
 

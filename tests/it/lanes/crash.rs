@@ -60,7 +60,7 @@ async fn killed_between_the_delete_of_the_head_and_the_promotion_nothing_of_both
         super::state(&app.db, "evt_ch_a_1").await.as_deref() == Some("ready")
     })
     .await;
-    proxy.arm_after("delivery_finish:", "lane_promote:", Action::FreezeBefore);
+    proxy.arm("lane_promote:", Action::FreezeBefore);
     crate::crash::begin_handling(&mut app).await;
     proxy.until_fired(1).await;
     kill_before(&mut app, &proxy).await;

@@ -2,7 +2,7 @@
 
 use oncehook::HandlerSpec;
 use oncehook::domain::OnDead;
-use oncehook::store::{Resolution, ResolveRequest};
+use oncehook::store::{ReplayRequest, Resolution, ResolveRequest};
 
 use crate::crash::QUICK;
 use crate::support::inbox::Inbox;
@@ -110,6 +110,66 @@ async fn a_person_has_a_held_head_tried_again_and_then_gives_it_up() {
         .map(|o| (o.result.as_str(), o.decided_by.as_str(), o.attempts))
         .collect();
     assert_eq!(ends, [("dead", "handler", 1), ("dead", "operator", 1)]);
+    inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_replay_of_what_is_held_begins_anew_in_its_place() {
+    let inbox = Inbox::start(LINES, vec![strict()]).await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_2')")
+        .await;
+    for n in 1..5 {
+        inbox.put(&about("ch_a", n)).await;
+    }
+    until("the head is held", async || {
+        state(&inbox.db, "evt_ch_a_2").await.as_deref() == Some("held")
+    })
+    .await;
+    let request = ReplayRequest {
+        source: "stripe".into(),
+        key: "evt_ch_a_2".into(),
+        handler: "lines".into(),
+        force: false,
+        expected_run: Some(2),
+        reason: "account made".into(),
+        actor: "test".into(),
+    };
+    let store = inbox.engine.store();
+    let refused = store.replay(&request).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("the last run is 1"),
+        "{refused}"
+    );
+    // Still broken: held again, in its second run.
+    let request = ReplayRequest {
+        expected_run: Some(1),
+        ..request
+    };
+    assert_eq!(store.replay(&request).await.unwrap().run, 2);
+    until("it is held again", async || {
+        let timeline = inbox.timeline("evt_ch_a_2").await;
+        timeline.event.state == "held" && timeline.deliveries[0].run == 2
+    })
+    .await;
+    inbox.db.verify().await;
+    inbox.db.execute("DELETE FROM app.broken").await;
+    let request = ReplayRequest {
+        expected_run: None,
+        ..request
+    };
+    assert_eq!(store.replay(&request).await.unwrap().run, 3);
+    let (result, timeline) = inbox.until_run("evt_ch_a_2", "lines", 3).await;
+    assert_eq!(result, "succeeded");
+    let results: Vec<&str> = timeline
+        .outcomes
+        .iter()
+        .map(|o| o.result.as_str())
+        .collect();
+    assert_eq!(results, ["dead", "dead", "succeeded"]);
+    inbox.until_outcome("evt_ch_a_4", "lines").await;
+    assert_eq!(written(&inbox.db).await["ch_a"], [1, 2, 3, 4]);
     inbox.db.verify().await;
 }
 

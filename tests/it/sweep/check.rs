@@ -110,7 +110,7 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
 async fn received(look: &Look, keys: &str, log: &Log, broken: &mut Vec<String>) {
     let stored = texts(
         look,
-        "SELECT s.name || ' ' || k.key FROM oncehook.event_key k JOIN oncehook.source s ON s.id = k.source_id WHERE k.key LIKE $1",
+        "SELECT s.name || ' ' || k.key FROM oncehook.event_key k JOIN oncehook.source s ON s.id = k.source_id WHERE s.name <> 'inner' AND k.key LIKE $1",
         keys,
     )
     .await;

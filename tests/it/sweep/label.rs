@@ -12,11 +12,13 @@ use std::collections::{HashMap, VecDeque};
 const ORDINAL_MAX: u32 = 2;
 
 /// What the tables hold for somebody who polls them now.
+#[expect(clippy::struct_excessive_bools, reason = "each is a poll of its own")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Due {
     pub(super) ready: bool,
     pub(super) suspect: bool,
     pub(super) expired: bool,
+    pub(super) emitted: bool,
 }
 
 /// A message as the sweep knows it.
@@ -119,7 +121,13 @@ impl Dialogue {
     /// Whether the frame belongs to a poll, which means one thing with work and another without.
     pub(super) fn polls(&self, frame: &[u8], next: Option<&str>) -> bool {
         let is = |name: &str| {
-            ["delivery_claim", "delivery_suspect_due", "delivery_expired"].contains(&name)
+            [
+                "delivery_claim",
+                "delivery_suspect_due",
+                "delivery_expired",
+                "emitted_claim",
+            ]
+            .contains(&name)
         };
         match frame.first() {
             Some(b'B') => self.bound(frame).is_some_and(|name| is(&name)),
@@ -236,6 +244,7 @@ fn idle(name: String, due: Option<Due>) -> String {
         ("delivery_claim", Some(due)) => due.ready,
         ("delivery_suspect_due", Some(due)) => due.suspect,
         ("delivery_expired", Some(due)) => due.expired,
+        ("emitted_claim", Some(due)) => due.emitted,
         _ => true,
     };
     if works {

@@ -56,6 +56,13 @@ END $$;
 CREATE FUNCTION app.ledger(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT app.put('ledger', event) $$;
 CREATE FUNCTION app.orphan(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT app.put('orphan', event) $$;
 CREATE FUNCTION app.poison(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT app.put('poison', event) $$;
+CREATE FUNCTION app.laned(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT app.put('laned', event) $$;
+CREATE FUNCTION app.echo(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT app.put('echo', event) $$;
+CREATE FUNCTION app.emitter(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM app.put('emitter', event);
+  PERFORM oncehook.emit_bytes('inner', event.key || '.inner', 'inner.one', event.body, cause => event);
+END $$;
 CREATE FUNCTION app.late(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT app.put('late', event) $$;
 CREATE FUNCTION app.moody(event oncehook.delivered) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -116,6 +123,8 @@ CREATE TRIGGER orphaned BEFORE INSERT ON oncehook.delivery FOR EACH ROW EXECUTE 
             sql("orphan", "\"stripe:orphan.*\""),
             sql("broken", "\"stripe:broken.*\""),
             sql("poison", "\"stripe:poison.*\""),
+            sql("emitter", "\"stripe:emitter.*\""),
+            sql("laned", "\"stripe:laned.*\"") + "lane = \"entity\"\n",
             format!(
                 "[[handler]]\nname = \"outside\"\nkind = \"http\"\nurl = {url:?}\nevents = [\"stripe:outside.*\"]\non_unknown = \"retry\"\n\
                  secrets = [{{ label = \"a\", value = \"whsec_c2VjcmV0LW9mLXRoZS1zd2VlcA==\" }}]\nlease = \"6s\"\ntimeout = \"1s\"\n{RETRY}\n"
@@ -124,9 +133,12 @@ CREATE TRIGGER orphaned BEFORE INSERT ON oncehook.delivery FOR EACH ROW EXECUTE 
         .concat()
     }
 
+    /// What the inbox does not know: it relays no emitted events, so that it is the worker's.
     fn late() -> String {
         format!(
-            "[[handler]]\nname = \"late\"\nkind = \"sql\"\ncall = \"app.late\"\nevents = [\"stripe:late.*\"]\nlease = \"1s\"\ntimeout = \"1s\"\n{RETRY}\n"
+            "[[source]]\nname = \"inner\"\nprovider = \"internal\"\n\
+             [[handler]]\nname = \"echo\"\nkind = \"sql\"\ncall = \"app.echo\"\nevents = [\"inner:*\"]\nlease = \"1s\"\ntimeout = \"1s\"\n{RETRY}\n\
+             [[handler]]\nname = \"late\"\nkind = \"sql\"\ncall = \"app.late\"\nevents = [\"stripe:late.*\"]\nlease = \"1s\"\ntimeout = \"1s\"\n{RETRY}\n"
         )
     }
 }

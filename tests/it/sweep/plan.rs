@@ -52,9 +52,16 @@ impl Spot {
     /// One poll that finds nothing is like another, and so are connections while they are made.
     fn is_like_the_first(&self) -> bool {
         self.is_of_a_new_connection()
-            || ["(idle)", " gauges ", " noti"]
-                .iter()
-                .any(|text| self.name.contains(text))
+            || [
+                "(idle)",
+                " delivery_stray ",
+                " flow_switches ",
+                " gauges ",
+                " lane_headless ",
+                " noti",
+            ]
+            .iter()
+            .any(|text| self.name.contains(text))
     }
 
     /// Exchange, direction and type.

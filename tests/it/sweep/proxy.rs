@@ -33,7 +33,8 @@ const KILL_MAX: Duration = Duration::from_secs(10);
 /// What a poll of the dispatcher would find.
 const DUE: &str = "SELECT EXISTS (SELECT FROM oncehook.delivery WHERE state = 'ready' AND NOT suspect AND run_at <= now()),
     EXISTS (SELECT FROM oncehook.delivery WHERE state = 'ready' AND suspect AND run_at <= now()),
-    EXISTS (SELECT FROM oncehook.delivery WHERE state = 'leased' AND lease_until < now())";
+    EXISTS (SELECT FROM oncehook.delivery WHERE state = 'leased' AND lease_until < now()),
+    EXISTS (SELECT FROM oncehook.emitted WHERE lease_until < now())";
 
 /// The armed message has come and is held; nothing of its connection passes until `go_on`.
 #[derive(Debug)]
@@ -262,6 +263,7 @@ impl Shared {
             ready: row.get(0),
             suspect: row.get(1),
             expired: row.get(2),
+            emitted: row.get(3),
         })
     }
 }

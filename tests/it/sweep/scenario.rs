@@ -15,6 +15,10 @@ pub(super) enum Scenario {
     Dispatch,
     /// A lost lease: the reaper, a suspect that runs alone, an event that dies as poison.
     Reap,
+    /// Two events of one lane, one after the other.
+    Lane,
+    /// A handler emits an event, and another handles it.
+    Emit,
     /// A dead letter and a succeeded run, replayed by the API.
     Replay,
     /// `replay --missing` and `handlers retire`.
@@ -26,10 +30,12 @@ pub(super) enum Scenario {
 }
 
 impl Scenario {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Ingest,
         Self::Dispatch,
         Self::Reap,
+        Self::Lane,
+        Self::Emit,
         Self::Replay,
         Self::Command,
         Self::Start,
@@ -41,6 +47,8 @@ impl Scenario {
             Self::Ingest => "ingest",
             Self::Dispatch => "dispatch",
             Self::Reap => "reap",
+            Self::Lane => "lane",
+            Self::Emit => "emit",
             Self::Replay => "replay",
             Self::Command => "command",
             Self::Start => "start",
@@ -56,7 +64,7 @@ impl Scenario {
     pub(super) fn role(self) -> Role {
         match self {
             Self::Ingest | Self::Replay => Role::Inbox,
-            Self::Dispatch | Self::Reap => Role::Worker,
+            Self::Dispatch | Self::Reap | Self::Lane | Self::Emit => Role::Worker,
             Self::Command => Role::Command,
             Self::Start | Self::Migrate => Role::Starter,
         }
@@ -88,6 +96,9 @@ impl Scenario {
             Self::Reap => {
                 !is(&["delivery_claim ", "set before delivery_claim", "reset"]) || settles
             }
+            // What a lane adds to a dispatch, and what follows its promotion.
+            Self::Lane => statement.contains("lane_promote"),
+            Self::Emit => received || statement.contains("emitted_"),
             // Its second replay differs in what it writes.
             Self::Replay => !received && (spot.occurrence == 1 || is(&["replay_arm", "commit"])),
             Self::Start | Self::Migrate => !received && spot.occurrence <= 3,
@@ -114,6 +125,8 @@ impl Scenario {
             Self::Ingest => ingest(outside).await,
             Self::Dispatch => dispatch(outside).await,
             Self::Reap => reap(outside).await,
+            Self::Lane => lane(outside).await,
+            Self::Emit => emit(outside).await,
             Self::Replay => replay(outside).await,
             Self::Command => command(outside).await,
             Self::Start | Self::Migrate => {}
@@ -134,6 +147,11 @@ async fn ingest(outside: &Outside) {
     for key in outside.adyen(&["one", "two"], "AUTHORISATION", 7).await {
         outside.expect(&key, "ledger", DONE, 7);
     }
+    outside.settled().await;
+    // Its look at the lane is the inbox's.
+    let laned = outside.key("laned");
+    outside.stripe(&laned, "laned.one", 2).await;
+    outside.expect(&laned, "laned", DONE, 2);
     outside.settled().await;
     outside.forged(&outside.key("forged")).await;
     // Recorded off the request's path, or, after a fault, not at all.
@@ -169,6 +187,23 @@ async fn reap(outside: &Outside) {
     let poison = outside.key("poison");
     outside.stripe(&poison, "poison.one", 8).await;
     outside.expect(&poison, "poison", &["dead"], 8);
+    outside.settled().await;
+}
+
+async fn lane(outside: &Outside) {
+    for (name, amount) in [("head", 3), ("next", 4)] {
+        let key = outside.key(name);
+        outside.stripe(&key, "laned.one", amount).await;
+        outside.expect(&key, "laned", DONE, amount);
+        outside.settled().await;
+    }
+}
+
+async fn emit(outside: &Outside) {
+    let cause = outside.key("cause");
+    outside.stripe(&cause, "emitter.one", 5).await;
+    outside.expect(&cause, "emitter", DONE, 5);
+    outside.expect(&format!("{cause}.inner"), "echo", DONE, 5);
     outside.settled().await;
 }
 
