@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::domain::Priority;
 use crate::store::cap::{self, Short, Wanted, Why};
 use crate::store::delivery::{self, Lease, Quota};
-use crate::store::{Store, StoreError, Wake, flow};
+use crate::store::{StoreError, Wake, flow};
 use crate::telemetry;
 
 use super::flow::Room;
@@ -68,16 +68,15 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
                 switched = true;
                 continue;
             }
-            if check_suspects && !suspect_waits && !others_first && !active.handlers.is_empty() {
+            if check_suspects && !suspect_waits && !others_first {
                 check_suspects = false;
-                let ids: Vec<i32> = active.handlers.keys().copied().collect();
-                suspect_waits = suspect_due(&context.store, &ids)
+                suspect_waits = suspect_due(&context, &active, &running, config.poll)
                     .await
                     .unwrap_or_else(|error| pause_on_error(&error));
             }
             if suspect_waits && running.tasks.is_empty() {
                 suspect_waits = false;
-                match claim_suspect(&context, &active, &mut running).await {
+                match claim_suspect(&context, &active, config.poll, &mut running).await {
                     Ok(claimed) => check_suspects = claimed,
                     Err(error) => pause_on_error(&error),
                 }
@@ -379,30 +378,65 @@ async fn without_paused(
     group
 }
 
-async fn claim_suspect(
-    context: &Context,
-    active: &Active,
-    running: &mut Running,
-) -> Result<bool, StoreError> {
+/// A suspect of each handler that neither a pause nor a breaker stops.
+fn suspect_quotas(context: &Context, active: &Active) -> Vec<Quota> {
     let may = |handler: &&Arc<ActiveHandler>| {
         !context.flow.handler_paused(handler.id)
             && matches!(context.flow.room(handler), Room::Any | Room::UpTo(_))
     };
-    let quotas: Vec<Quota> = active
-        .handlers
-        .values()
-        .filter(may)
-        .map(|h| Quota {
-            handler_id: h.id,
-            count: 1,
-            waiting: [true; 3],
-            draw: 0.5,
-            lease: h.spec.lease,
-            in_flight: h.in_flight(),
-            cap: h.spec.cap,
-        })
-        .collect();
-    let Some(lease) = lease_suspect(context, &quotas).await? else {
+    let quota = |handler: &Arc<ActiveHandler>| Quota {
+        handler_id: handler.id,
+        count: 1,
+        waiting: [true; 3],
+        draw: 0.5,
+        lease: handler.spec.lease,
+        in_flight: handler.in_flight(),
+        cap: handler.spec.cap,
+    };
+    active.handlers.values().filter(may).map(quota).collect()
+}
+
+/// Whether a suspect is due that [`claim_suspect`] would get once nothing else runs here: nothing else
+/// begins on this node while one waits.
+async fn suspect_due(
+    context: &Context,
+    active: &Active,
+    running: &Running,
+    poll: Duration,
+) -> Result<bool, StoreError> {
+    let mut quotas = suspect_quotas(context, active);
+    if quotas.is_empty() {
+        return Ok(false);
+    }
+    let ids: Vec<i32> = active.handlers.keys().copied().collect();
+    let connection = context.store.dispatch().await?;
+    if context.flow.some_source_paused() {
+        flow::set_suspects_aside(&connection, &ids).await?;
+    }
+    let due = delivery::suspects_due(&connection, &ids).await?;
+    quotas.retain(|quota| due.contains(&quota.handler_id));
+    if quotas.is_empty() || quotas.iter().any(|quota| quota.cap.is_none()) {
+        return Ok(!quotas.is_empty());
+    }
+    cap::has_room(&connection, &quotas, poll, |id| running.is_busy(id)).await
+}
+
+async fn claim_suspect(
+    context: &Context,
+    active: &Active,
+    poll: Duration,
+    running: &mut Running,
+) -> Result<bool, StoreError> {
+    let quotas = suspect_quotas(context, active);
+    let mut leased = lease_suspect(context, &quotas).await?;
+    // A token that comes within the poll: the handler's other events would take it, each time.
+    if let (None, Some(wait)) = (&leased.0, leased.1)
+        && wait <= poll
+    {
+        tokio::time::sleep(wait).await;
+        leased = lease_suspect(context, &quotas).await?;
+    }
+    let Some(lease) = leased.0 else {
         return Ok(false);
     };
     let Some(handler) = active.handlers.get(&lease.handler_id) else {
@@ -417,24 +451,30 @@ async fn claim_suspect(
     Ok(true)
 }
 
-/// Leases one suspect, within the caps of capped handlers.
+/// Leases one suspect, within the caps of capped handlers; if there is none, how long until the next
+/// token of a rate that stood in the way.
 pub(crate) async fn lease_suspect(
     context: &Context,
     quotas: &[Quota],
-) -> Result<Option<Lease>, StoreError> {
+) -> Result<(Option<Lease>, Option<Duration>), StoreError> {
     let (plain, capped): (Vec<Quota>, Vec<Quota>) =
         quotas.iter().partition(|quota| quota.cap.is_none());
     let connection = context.store.dispatch().await?;
     if !plain.is_empty()
         && let Some(lease) = delivery::claim_suspect(&connection, &plain).await?
     {
-        return Ok(Some(lease));
+        return Ok((Some(lease), None));
     }
     if capped.is_empty() {
-        return Ok(None);
+        return Ok((None, None));
     }
     let claimed = cap::claim(&connection, &capped, Wanted::Suspect).await?;
-    Ok(claimed.leases.into_iter().next())
+    let waits = claimed.short.iter().filter_map(|short| match short.why {
+        Why::Rate(wait) => Some(wait),
+        Why::Busy | Why::InFlight => None,
+    });
+    let wait = waits.min();
+    Ok((claimed.leases.into_iter().next(), wait))
 }
 
 /// Starts the tasks of one handler's leases: one for a transactional batch, one per call.
@@ -466,11 +506,6 @@ pub(crate) async fn start(
             call::run(context.clone(), Arc::clone(handler), ready),
         );
     }
-}
-
-async fn suspect_due(store: &Store, handlers: &[i32]) -> Result<bool, StoreError> {
-    let connection = store.dispatch().await?;
-    delivery::suspect_due(&connection, handlers).await
 }
 
 fn pause_on_error<T: Default>(error: &StoreError) -> T {

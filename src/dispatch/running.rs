@@ -63,6 +63,11 @@ impl Running {
             .fold(next_poll, Instant::min)
     }
 
+    /// Whether something of the handler executes now.
+    pub(super) fn is_busy(&self, handler: i32) -> bool {
+        self.count.get(&handler).is_some_and(|count| *count > 0)
+    }
+
     /// Whether something stops the handler's claims for a while.
     pub(super) fn is_stopped(&self, handler: i32) -> bool {
         self.later

@@ -116,7 +116,7 @@ impl Turns {
         let Some((handler, quota)) = self.handler() else {
             return Ok(None);
         };
-        let lease = claim::lease_suspect(&self.context, &[quota]).await?;
+        let (lease, _) = claim::lease_suspect(&self.context, &[quota]).await?;
         Ok(lease.map(|lease| Claimed {
             handler,
             leases: vec![lease],

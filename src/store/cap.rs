@@ -5,6 +5,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use tokio_postgres::Row;
+
 use crate::domain::flow::{Allowed, Standing};
 
 use super::StoreError;
@@ -109,6 +111,29 @@ async fn within(
     Ok(capped)
 }
 
+/// Whether one of these handlers may claim as its caps stand, or will within this time; nothing is
+/// locked, so that the claim decides anew. What `ends_first` names has leases here that end before.
+pub(crate) async fn has_room(
+    connection: &Connection,
+    quotas: &[Quota],
+    within: Duration,
+    ends_first: impl Fn(i32) -> bool,
+) -> Result<bool, StoreError> {
+    let ids: Vec<i32> = quotas.iter().map(|quota| quota.handler_id).collect();
+    let most = quotas.iter().filter_map(|q| q.cap.in_flight).max();
+    let rows = connection
+        .query_alone(STANDING, &[&ids, &i64::from(most.unwrap_or(0))])
+        .await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| granted(row, quotas))
+        .any(|grant| match grant.allowed.wait {
+            _ if grant.allowed.count > 0 => true,
+            Some(wait) => wait <= within,
+            None => ends_first(grant.quota.handler_id),
+        }))
+}
+
 /// Locks the rows that can be had, and decides what each handler may claim.
 async fn standing(
     transaction: &Transaction<'_>,
@@ -133,24 +158,24 @@ async fn standing(
     let rows = transaction
         .query(STANDING, &[&locked, &i64::from(most.unwrap_or(0))])
         .await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let id: i32 = row.get("handler_id");
-            let quota = *quotas.iter().find(|quota| quota.handler_id == id)?;
-            let standing = Standing {
-                leased: u32::try_from(row.get::<_, i64>("leased")).unwrap_or(u32::MAX),
-                tokens: row.get("tokens"),
-                // A clock that was set back: no time has passed.
-                since: Duration::try_from_secs_f64(row.get("since")).unwrap_or_default(),
-            };
-            Some(Granted {
-                quota,
-                allowed: quota.cap.allows(quota.count, standing),
-                at: row.get("at"),
-            })
-        })
-        .collect())
+    Ok(rows.iter().filter_map(|row| granted(row, quotas)).collect())
+}
+
+/// What a handler may claim as its row of `cap_standing` says.
+fn granted(row: &Row, quotas: &[Quota]) -> Option<Granted> {
+    let id: i32 = row.get("handler_id");
+    let quota = *quotas.iter().find(|quota| quota.handler_id == id)?;
+    let standing = Standing {
+        leased: u32::try_from(row.get::<_, i64>("leased")).unwrap_or(u32::MAX),
+        tokens: row.get("tokens"),
+        // A clock that was set back: no time has passed.
+        since: Duration::try_from_secs_f64(row.get("since")).unwrap_or_default(),
+    };
+    Some(Granted {
+        quota,
+        allowed: quota.cap.allows(quota.count, standing),
+        at: row.get("at"),
+    })
 }
 
 /// Writes what is left of the rates.

@@ -275,13 +275,13 @@ pub(crate) async fn claim_suspect_within(
     Ok(rows.iter().map(lease).collect())
 }
 
-/// Whether a suspect is due.
-pub(crate) async fn suspect_due(
+/// Which of these handlers have a suspect that is due.
+pub(crate) async fn suspects_due(
     connection: &Connection,
     handlers: &[i32],
-) -> Result<bool, StoreError> {
+) -> Result<Vec<i32>, StoreError> {
     let rows = connection.query_alone(SUSPECT_DUE, &[&handlers]).await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Which of these priorities have something due.

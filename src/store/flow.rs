@@ -20,6 +20,7 @@ const HANDLERS: &str = include_str!("sql/handler_list.sql");
 const SOURCES: &str = include_str!("sql/source_list.sql");
 const ASIDE: &str = include_str!("sql/delivery_aside.sql");
 const ASIDE_FRONT: &str = include_str!("sql/delivery_aside_front.sql");
+const ASIDE_SUSPECTS: &str = include_str!("sql/delivery_aside_suspects.sql");
 const ASIDE_END: &str = include_str!("sql/delivery_aside_end.sql");
 
 /// Rows per statement that sets aside or returns: some tens of milliseconds.
@@ -256,6 +257,16 @@ pub(crate) async fn set_aside(
         .collect();
     connection
         .execute_alone(ASIDE, &[&events, &handlers, &tokens, &sources])
+        .await
+}
+
+/// Sets suspects aside whose sources are paused.
+pub(crate) async fn set_suspects_aside(
+    connection: &Connection,
+    handlers: &[i32],
+) -> Result<u64, StoreError> {
+    connection
+        .execute_alone(ASIDE_SUSPECTS, &[&handlers, &STEP])
         .await
 }
 

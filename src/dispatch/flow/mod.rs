@@ -123,6 +123,14 @@ impl Flow {
             .is_none_or(|known| known.handlers.contains(&id))
     }
 
+    /// Whether any source is paused.
+    pub(crate) fn some_source_paused(&self) -> bool {
+        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
+        known
+            .as_ref()
+            .is_some_and(|known| !known.sources.is_empty())
+    }
+
     /// Whether a lease is of an event whose source is paused.
     pub(crate) fn source_paused(&self, lease: &Lease) -> bool {
         let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ mod breaker;
 mod cap;
 mod pause;
 mod priority;
+mod suspect;
 
 use oncehook::store::flow::Pausable;
 use oncehook::{Settings, Store};
