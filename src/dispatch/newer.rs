@@ -14,6 +14,7 @@ use crate::store::handling;
 use crate::store::latest::{self, Applied};
 use crate::store::transaction::Transaction;
 
+use super::handler::error_text::mask;
 use super::{ActiveHandler, Context};
 
 /// An event that says which object it is about and how new it is.
@@ -145,7 +146,16 @@ fn versioned<'l>(by: &VersionBy, lease: &'l Lease, body: &[u8]) -> Option<Versio
 /// The verdict on an event that is older than `last`. One as new as that is not stale: two changes
 /// within a second may have the same time.
 fn stale(version: &Version, last: &str) -> Option<Verdict> {
+    // A number from a body is no more than any other text of it.
+    let words = |number: &str| {
+        let at = version.as_time(number);
+        at.map_or_else(|| mask(number), |at| at.to_string())
+    };
     version.is_older_than(last).then(|| Verdict::Skip {
-        reason: format!("stale: version {version} is older than {last}, which was applied"),
+        reason: format!(
+            "stale: version {} is older than {}, which was applied",
+            words(version.as_str()),
+            words(last)
+        ),
     })
 }

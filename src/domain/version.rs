@@ -9,14 +9,20 @@ use super::json::{Document, Kind, valid_pointer};
 
 /// How new an event is: a decimal number, comparable with others that were read from the same place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version(String);
+pub struct Version {
+    number: String,
+    is_time: bool,
+}
 
 impl Version {
     /// Most digits before and after the point.
     const DIGITS_MAX: (usize, usize) = (40, 20);
 
     fn of_time(at: Timestamp) -> Self {
-        Self(at.as_microsecond().to_string())
+        Self {
+            number: at.as_microsecond().to_string(),
+            is_time: true,
+        }
     }
 
     /// A plain decimal number. One with an exponent is none: a short text could name a number of a
@@ -28,23 +34,26 @@ impl Version {
             (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
         };
         let (most_whole, most_part) = Self::DIGITS_MAX;
-        (plain(whole, most_whole) && plain(part, most_part)).then(|| Self(text.to_owned()))
+        (plain(whole, most_whole) && plain(part, most_part)).then(|| Self {
+            number: text.to_owned(),
+            is_time: false,
+        })
     }
 
     /// Whether it is less than another decimal number, however each is written.
     pub fn is_older_than(&self, other: &str) -> bool {
-        compare(&self.0, other) == Ordering::Less
+        compare(&self.number, other) == Ordering::Less
     }
 
     /// The number as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.number
     }
-}
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    /// What a number that was read from the same place says, if that is where times are.
+    pub fn as_time(&self, number: &str) -> Option<Timestamp> {
+        let microseconds = self.is_time.then(|| number.parse().ok())??;
+        Timestamp::from_microsecond(microseconds).ok()
     }
 }
 

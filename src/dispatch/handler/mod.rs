@@ -1,7 +1,7 @@
 //! What reacts to an event.
 
 mod answer;
-mod error_text;
+pub(super) mod error_text;
 pub(super) mod external;
 pub(super) mod function;
 pub(super) mod http;
