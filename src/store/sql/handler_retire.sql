@@ -3,9 +3,12 @@
 -- $1 handler id  $2 reason
 -- Rows: deliveries cancelled. A delivery that is being settled is waited for: it ends either way,
 -- once.
--- Locked in key order first, as settle does: two orders would deadlock.
+-- Locked first in the order in which settle locks: heads and what has no lane in key order, then what
+-- waits behind a head, lane by lane. Two orders would deadlock.
 WITH locked AS MATERIALIZED (
-  SELECT event_id FROM oncehook.delivery WHERE handler_id = $1 ORDER BY event_id FOR UPDATE
+  SELECT event_id FROM oncehook.delivery WHERE handler_id = $1
+   ORDER BY state = 'blocked', CASE WHEN state = 'blocked' THEN lane END, CASE WHEN state = 'blocked' THEN lane_seq END, event_id
+     FOR UPDATE
 ), ended AS (
   DELETE FROM oncehook.delivery d USING locked l WHERE d.event_id = l.event_id AND d.handler_id = $1
   RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.losses, d.not_yet, d.state

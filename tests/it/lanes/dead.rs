@@ -1,12 +1,14 @@
 //! A head that cannot succeed.
 
+use std::sync::Arc;
+
 use oncehook::HandlerSpec;
 use oncehook::domain::OnDead;
 use oncehook::store::{ReplayRequest, Resolution, ResolveRequest};
 
 use crate::crash::QUICK;
-use crate::support::inbox::Inbox;
-use crate::support::{TestApp, until};
+use crate::support::inbox::{Inbox, stripe_source};
+use crate::support::{TestApp, TestDb, until};
 
 use super::{LINES, about, key, lines, state, written};
 
@@ -215,4 +217,47 @@ async fn what_is_held_is_listed_and_counted() {
         |n| n >= 1.0,
     )
     .await;
+}
+
+/// A settle transaction holds a head and then wants the one behind it.
+#[tokio::test]
+async fn who_retires_a_handler_takes_the_head_of_a_lane_before_what_waits_behind_it() {
+    let db = Arc::new(TestDb::new().await);
+    db.execute(LINES).await;
+    let inbox = Inbox::on(db, vec![stripe_source()], vec![lines()], None).await;
+    for n in 1..3 {
+        inbox.put(&about("ch_a", n)).await;
+    }
+    until("the lane has its head", async || {
+        state(&inbox.db, "evt_ch_a_1").await.as_deref() == Some("ready")
+    })
+    .await;
+    // The head is the one with the higher key, as after a replay or `not_yet`.
+    inbox
+        .db
+        .execute(
+            "BEGIN;
+             UPDATE oncehook.delivery SET state = 'blocked', lane_seq = nextval('oncehook.lane_seq') WHERE state = 'ready';
+             UPDATE oncehook.delivery SET state = 'ready' WHERE lane_seq = (SELECT min(lane_seq) FROM oncehook.delivery);
+             COMMIT",
+        )
+        .await;
+    let settling = inbox.db.client().await;
+    let lock = |state: &str| {
+        format!("SELECT FROM oncehook.delivery WHERE state = '{state}' FOR UPDATE NOWAIT")
+    };
+    settling.batch_execute("BEGIN").await.unwrap();
+    settling.batch_execute(&lock("ready")).await.unwrap();
+    let store = inbox.engine.store().clone();
+    let retiring =
+        tokio::spawn(async move { store.retire_handler("lines", "a test", "eva").await });
+    until("the other waits for it", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        inbox.db.one::<i64>(waiting).await == 1
+    })
+    .await;
+    settling.batch_execute(&lock("blocked")).await.unwrap();
+    settling.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(retiring.await.unwrap().unwrap(), 2);
 }
