@@ -219,7 +219,8 @@ CREATE SEQUENCE oncehook.lane_seq;
 -- All but the first of a lane are `blocked`, and no claim looks at them. `lane_seq` is their order,
 -- that in which they came. The first one, the head, is promoted by the statement after the one that
 -- took the last head away, and by a look after the commit of either that or the insert.
--- `not_yet`: tries that found its time not come, which are no failures; since when.
+-- `not_yet`: tries that found its time not come, which are no failures; since when. `postponed`: of one
+-- with a lane, from such a try to the next claim: whatever else can run in its lane goes before it.
 -- `held`: no later try can succeed and its lane waits for a person; `state_reason` says why.
 -- `priority`: 0 high, 1 normal, 2 low; as the handler's settings said when the event came.
 -- `paused_source`: set aside because its source, of this id, is paused. The claim's indexes do not
@@ -261,6 +262,7 @@ CREATE TABLE oncehook.delivery (
   paused_source int,
   not_yet      smallint NOT NULL DEFAULT 0,
   not_yet_since timestamptz,
+  postponed    bool NOT NULL DEFAULT false,
   PRIMARY KEY (event_id, handler_id),
   CHECK ((state = 'leased') = (lease_token IS NOT NULL)),
   CHECK ((state = 'leased') = (lease_until IS NOT NULL)),

@@ -58,35 +58,37 @@ pub(super) async fn promote(store: Store, stored: Arc<Notify>) {
         let lanes = store.lanes_to_recheck().await;
         // The commit itself may have made the next one of a lane ready.
         stored.notify_one();
-        match store.promote_heads(&lanes).await {
-            Ok(0) => {}
-            Ok(_) => stored.notify_one(),
-            Err(error) => {
-                tracing::debug!(error = %error, lanes = lanes.len(), "lanes not looked at yet");
-                store.recheck_lanes(lanes);
-                tokio::time::sleep(PROMOTE_PAUSE).await;
-            }
+        let looked = store.promote_heads(&lanes).await;
+        // Also after an error: a COMMIT whose answer was lost may have gone through.
+        if looked.promoted > 0 || looked.error.is_some() {
+            stored.notify_one();
+        }
+        if let Some(error) = looked.error {
+            tracing::debug!(error = %error, lanes = looked.left.len(), "lanes not looked at yet");
+            store.recheck_lanes(looked.left);
+            tokio::time::sleep(PROMOTE_PAUSE).await;
         }
     }
 }
 
-/// Finds lanes whose node died between a commit and its look at them. A lane without a head is one
-/// only if it is found so twice.
+/// Finds lanes whose node died between a commit and its look at them. One that stands still is such a
+/// lane only if it is found so twice.
 pub(super) async fn mend_lanes(store: Store, stored: Arc<Notify>) {
     let mut before = BTreeSet::new();
     loop {
         let began = Instant::now();
-        match store.headless_lanes().await {
+        match store.lanes_that_stand_still().await {
             Ok(now) => {
                 let stuck: Vec<_> = before.intersection(&now).cloned().collect();
                 if !stuck.is_empty() {
-                    match store.promote_heads(&stuck).await {
-                        Ok(promoted) => {
-                            telemetry::lanes_mended(promoted);
-                            tracing::warn!(lanes = promoted, "lanes had no head and go on");
-                            stored.notify_one();
-                        }
-                        Err(error) => tracing::warn!(error = %error, "lanes not mended yet"),
+                    let looked = store.promote_heads(&stuck).await;
+                    if looked.promoted > 0 {
+                        telemetry::lanes_mended(looked.promoted);
+                        tracing::warn!(lanes = looked.promoted, "lanes stood still and go on");
+                    }
+                    stored.notify_one();
+                    if let Some(error) = looked.error {
+                        tracing::warn!(error = %error, lanes = looked.left.len(), "lanes not mended yet");
                     }
                 }
                 before = now;

@@ -158,7 +158,8 @@ impl Turns {
         if lanes.is_empty() {
             return Ok(0);
         }
-        self.context.store.promote_heads(&lanes).await
+        let looked = self.context.store.promote_heads(&lanes).await;
+        looked.error.map_or(Ok(looked.promoted), Err)
     }
 
     fn handler(&self) -> Option<(Arc<ActiveHandler>, Quota)> {

@@ -5,7 +5,10 @@
 //! *after* its commit: an insert, because it cannot know whether there is one, and an end, because
 //! an insert that committed meanwhile was invisible to it. Of any two such commits the later one
 //! sees what both did, so a lane is stuck only if a node dies between its commit and its look;
-//! [`Store::headless_lanes`] finds those.
+//! [`Store::lanes_that_stand_still`] finds those.
+//!
+//! A head that waits for its time (`not_yet`) gives way: the look after an insert puts it back among the
+//! blocked ones, where it is passed over until its time has come.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -19,15 +22,19 @@ use super::transaction::{Limits, Transaction, is_transient};
 use super::{Store, StoreError};
 
 const PROMOTE: &str = include_str!("sql/lane_promote.sql");
+const GIVE_WAY: &str = include_str!("sql/lane_give_way.sql");
 const HEADLESS: &str = include_str!("sql/lane_headless.sql");
 
 /// A handler's id and the name of a lane of its.
 pub(crate) type LaneOf = (i32, String);
 
-/// Lanes that wait for their look; beyond this, those that come are left to [`Store::headless_lanes`].
+/// Lanes that wait for their look; beyond this, those that come are left to
+/// [`Store::lanes_that_stand_still`].
 const PENDING_MAX: usize = 100_000;
 /// Lanes per statement.
 const PAGE: usize = 1_000;
+/// Lanes that one statement of the search looks at: some tens of milliseconds.
+const SEARCHED: i32 = 10_000;
 /// The look may hold a blocked row that the end of a head wants too. It gives up long before
 /// PostgreSQL's search for deadlocks (1 s) would end the other.
 const LOCK: Duration = Duration::from_millis(50);
@@ -105,24 +112,20 @@ impl Store {
         some
     }
 
-    /// Promotes the first of each lane that has no head; returns how many.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StoreError`]; lanes not promoted wait for another look.
-    pub(crate) async fn promote_heads(&self, lanes: &[LaneOf]) -> Result<u64, StoreError> {
-        match self.promote_together(lanes).await {
-            Err(error) if lanes.len() > 1 && (is_transient(&error) || is_promoted(&error)) => {
-                let mut promoted = 0;
-                for lane in lanes {
-                    promoted += self.promote_together(std::slice::from_ref(lane)).await?;
+    /// Promotes the next of each lane that has no head, or whose head waits for its time.
+    pub(crate) async fn promote_heads(&self, lanes: &[LaneOf]) -> Looked {
+        let mut looked = Looked::default();
+        for page in lanes.chunks(PAGE) {
+            match self.promote_together(page).await {
+                Err(error) if page.len() > 1 && (is_transient(&error) || is_promoted(&error)) => {
+                    for lane in page.chunks(1) {
+                        looked.add(lane, self.promote_together(lane).await);
+                    }
                 }
-                Ok(promoted)
+                promoted => looked.add(page, promoted),
             }
-            // Another look was first.
-            Err(error) if is_promoted(&error) => Ok(0),
-            other => other,
         }
+        looked
     }
 
     async fn promote_together(&self, lanes: &[LaneOf]) -> Result<u64, StoreError> {
@@ -134,17 +137,65 @@ impl Store {
             ..Limits::SHORT
         };
         let transaction = Transaction::begin(&connection, limits).await?;
-        let promoted = transaction.execute(PROMOTE, &[&handlers, &names]).await;
+        let promoted = async {
+            transaction.execute(GIVE_WAY, &[&handlers, &names]).await?;
+            transaction.execute(PROMOTE, &[&handlers, &names]).await
+        }
+        .await;
         transaction.end(promoted).await
     }
 
-    /// Lanes in which deliveries wait and none is the head. One that is found twice, some time
-    /// apart, was left so by a node that died; a commit of this moment shows as one, too.
-    pub(crate) async fn headless_lanes(&self) -> Result<BTreeSet<LaneOf>, StoreError> {
-        let connection = self.admin().await?;
-        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
-        let rows = connection.query_by_index(HEADLESS, &[&limit]).await?;
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    /// Lanes in which deliveries wait, and none is the head or the head waits for its time while
+    /// another could run. One that is found twice, some time apart, was left so by a node that died; a
+    /// commit of this moment shows as one, too.
+    pub(crate) async fn lanes_that_stand_still(&self) -> Result<BTreeSet<LaneOf>, StoreError> {
+        let mut found = BTreeSet::new();
+        let mut after = (0, String::new());
+        loop {
+            let connection = self.admin().await?;
+            let rows = connection
+                .query_by_index(HEADLESS, &[&after.0, &after.1, &SEARCHED])
+                .await?;
+            let mut last = None;
+            for row in rows {
+                let lane: LaneOf = (row.get("handler_id"), row.get("lane"));
+                if row.get("is_last") {
+                    last = Some(lane.clone());
+                }
+                if row.get("stands_still") {
+                    found.insert(lane);
+                }
+            }
+            match last {
+                Some(last) if found.len() < PENDING_MAX => after = last,
+                _ => return Ok(found),
+            }
+        }
+    }
+}
+
+/// What a look at lanes did.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    /// Deliveries promoted.
+    pub(crate) promoted: u64,
+    /// Lanes that want another look.
+    pub(crate) left: Vec<LaneOf>,
+    /// Why, the last time.
+    pub(crate) error: Option<StoreError>,
+}
+
+impl Looked {
+    fn add(&mut self, lanes: &[LaneOf], promoted: Result<u64, StoreError>) {
+        match promoted {
+            Ok(promoted) => self.promoted += promoted,
+            // Another look was first.
+            Err(error) if lanes.len() == 1 && is_promoted(&error) => {}
+            Err(error) => {
+                self.left.extend_from_slice(lanes);
+                self.error = Some(error);
+            }
+        }
     }
 }
 

@@ -29,8 +29,6 @@ const PAGE: i64 = 1_000;
 
 /// Bodies in memory at once while lanes are read from them.
 const BODIES: usize = 20;
-/// Lanes looked at per statement.
-const LANES_PER_LOOK: usize = 1_000;
 
 /// One replay as asked for.
 #[derive(Debug, Clone)]
@@ -74,19 +72,20 @@ impl Store {
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let done = self.replay_in(&transaction, request, &found, None).await;
-        let (replayed, lane) = transaction.end(done).await?;
+        let lane = done.as_ref().ok().and_then(|(_, lane)| lane.clone());
+        let ended = transaction.end(done).await;
         drop(connection);
+        // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
         self.look_at(lane.as_slice()).await;
-        Ok(replayed)
+        ended.map(|(replayed, _)| replayed)
     }
 
     /// Lets the lanes of new runs go on. What fails here is left to the nodes, which look through
     /// the lanes at intervals.
     pub(super) async fn look_at(&self, lanes: &[LaneOf]) {
-        for page in lanes.chunks(LANES_PER_LOOK) {
-            if let Err(error) = self.promote_heads(page).await {
-                tracing::warn!(error = %error, lanes = page.len(), "lanes of new runs not looked at: the nodes find them");
-            }
+        let looked = self.promote_heads(lanes).await;
+        if let Some(error) = looked.error {
+            tracing::warn!(error = %error, lanes = looked.left.len(), "lanes of new runs not looked at: the nodes find them");
         }
     }
 

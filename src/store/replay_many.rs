@@ -312,9 +312,15 @@ impl Store {
             Ok((lanes, refused))
         }
         .await;
-        let (lanes, refused) = transaction.end(opened).await?;
+        let lanes = opened.as_ref().map_or_else(
+            |_| Vec::new(),
+            |(lanes, _): &(Vec<LaneOf>, _)| lanes.clone(),
+        );
+        let ended = transaction.end(opened).await;
         drop(connection);
+        // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
         self.look_at(&lanes).await;
+        let (_, refused) = ended?;
         done.replayed += (wanted.len() - refused.len()) as u64;
         for (candidate, why) in refused {
             done.refuse(candidate, why);

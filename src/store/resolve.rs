@@ -96,10 +96,12 @@ impl Store {
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let done = resolve_in(&transaction, request, &found).await;
-        let (resolved, lane) = transaction.end(done).await?;
+        let lane = done.as_ref().ok().and_then(|(_, lane)| lane.clone());
+        let ended = transaction.end(done).await;
         drop(connection);
+        // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
         self.look_at(lane.as_slice()).await;
-        Ok(resolved)
+        ended.map(|(resolved, _)| resolved)
     }
 }
 

@@ -13,7 +13,7 @@ WITH claimed AS (
      SET state = 'leased', lease_token = gen_random_uuid(), leased_at = clock_timestamp(),
          lease_until = clock_timestamp() + make_interval(secs => ($4::float8[])[array_position($1::int[], d.handler_id)]),
          in_flight_until = clock_timestamp() + make_interval(secs => ($5::float8[])[array_position($1::int[], d.handler_id)]),
-         first_try_at = coalesce(first_try_at, clock_timestamp())
+         first_try_at = coalesce(first_try_at, clock_timestamp()), postponed = false
    WHERE d.ctid = ANY (ARRAY(
      SELECT x.ctid FROM unnest((SELECT $1::int[]), (SELECT $2::smallint[]), (SELECT $3::int[])) AS q(handler_id, priority, quota),
      LATERAL (SELECT ctid FROM oncehook.delivery

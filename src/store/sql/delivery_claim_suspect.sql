@@ -7,7 +7,7 @@ WITH claimed AS (
      SET state = 'leased', lease_token = gen_random_uuid(), leased_at = clock_timestamp(),
          lease_until = clock_timestamp() + make_interval(secs => ($2::float8[])[array_position($1::int[], d.handler_id)]),
          in_flight_until = clock_timestamp() + make_interval(secs => ($3::float8[])[array_position($1::int[], d.handler_id)]),
-         first_try_at = coalesce(first_try_at, clock_timestamp())
+         first_try_at = coalesce(first_try_at, clock_timestamp()), postponed = false
    WHERE d.ctid = ANY (ARRAY(
      SELECT ctid FROM oncehook.delivery
       WHERE state = 'ready' AND suspect AND paused_source IS NULL AND handler_id = ANY ($1::int[]) AND run_at <= now()

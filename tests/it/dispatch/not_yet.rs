@@ -103,32 +103,134 @@ async fn f50_an_object_that_is_never_made_ends_as_dead_letter_with_its_own_reaso
     inbox.db.verify().await;
 }
 
-#[tokio::test]
-async fn f50_in_a_lane_it_gives_way_to_what_it_waits_for() {
-    let inbox = Inbox::start(
-        ORDERS,
-        vec![HandlerSpec {
-            lane: Some(LaneBy::Entity),
-            ..orders()
-        }],
-    )
-    .await;
-    inbox.put(&update("evt_1")).await;
+/// A delay is drawn between nothing and this: no test lasts until it is over.
+const MONTHS: Duration = Duration::from_hours(2_400);
+
+/// The same with the events' objects as lanes; it comes again within months.
+fn patient() -> HandlerSpec {
+    let mut spec = HandlerSpec {
+        lane: Some(LaneBy::Entity),
+        ..orders()
+    };
+    spec.policy.not_yet = RetryPolicy {
+        span: Duration::from_hours(24_000),
+        first: MONTHS,
+        max: MONTHS,
+    };
+    spec
+}
+
+fn created(id: &str) -> serde_json::Value {
+    event(id, "order.created", json!({"id": "or_1"}))
+}
+
+/// Keys of this state, in the order of their lane.
+async fn waiting(inbox: &Inbox, state: &str) -> Vec<String> {
+    inbox
+        .db
+        .all(&format!(
+            "SELECT e.key FROM oncehook.delivery d JOIN oncehook.event e ON e.id = d.event_id WHERE d.state = '{state}' ORDER BY d.lane_seq"
+        ))
+        .await
+}
+
+async fn until_postponed(inbox: &Inbox, key: &str) {
     until("it has come too early", async || {
-        !inbox.timeline("evt_1").await.attempts.is_empty()
+        !inbox.timeline(key).await.attempts.is_empty()
     })
     .await;
+}
+
+/// What waits is due now.
+async fn due(inbox: &Inbox) {
     inbox
-        .put(&event("evt_2", "order.created", json!({"id": "or_1"})))
+        .db
+        .execute("UPDATE oncehook.delivery SET run_at = now()")
         .await;
-    for key in ["evt_2", "evt_1"] {
+}
+
+#[tokio::test]
+async fn f50_in_a_lane_it_gives_way_to_what_it_waits_for() {
+    let inbox = Inbox::start(ORDERS, vec![patient()]).await;
+    inbox.put(&update("evt_1")).await;
+    until_postponed(&inbox, "evt_1").await;
+    // It is the first of its lane, and not due for long.
+    assert_eq!(waiting(&inbox, "ready").await, ["evt_1"]);
+    inbox.put(&created("evt_2")).await;
+    let (result, _) = inbox.until_outcome("evt_2", "orders").await;
+    assert_eq!(result, "succeeded");
+    assert_eq!(waiting(&inbox, "ready").await, ["evt_1"]);
+    due(&inbox).await;
+    let (result, _) = inbox.until_outcome("evt_1", "orders").await;
+    assert_eq!(result, "succeeded");
+    inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn f50_of_many_that_wait_in_a_lane_none_stands_before_what_can_run() {
+    let inbox = Inbox::start(ORDERS, vec![patient()]).await;
+    for key in ["evt_1", "evt_2", "evt_3"] {
+        inbox.put(&update(key)).await;
+        until_postponed(&inbox, key).await;
+    }
+    let soonest = "SELECT state FROM oncehook.delivery ORDER BY run_at LIMIT 1";
+    assert_eq!(inbox.db.one::<String>(soonest).await, "ready");
+    inbox.put(&created("evt_4")).await;
+    let (result, _) = inbox.until_outcome("evt_4", "orders").await;
+    assert_eq!(result, "succeeded");
+    due(&inbox).await;
+    for key in ["evt_1", "evt_2", "evt_3"] {
         let (result, _) = inbox.until_outcome(key, "orders").await;
         assert_eq!(result, "succeeded", "{key}");
     }
-    let order: Vec<String> = inbox
+    inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn one_that_came_behind_it_and_that_no_node_looked_at_is_found() {
+    let inbox = Inbox::start(ORDERS, vec![patient()]).await;
+    inbox.put(&update("evt_1")).await;
+    until_postponed(&inbox, "evt_1").await;
+    let other = json!({"id": "or_2"});
+    inbox.put(&event("evt_2", "order.updated", other)).await;
+    until_postponed(&inbox, "evt_2").await;
+    // As if it had just come, and its node had died.
+    inbox
         .db
-        .all("SELECT e.key FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id ORDER BY finished_at")
+        .execute(
+            "UPDATE oncehook.delivery SET lane = 'or_1', state = 'blocked', postponed = false, run_at = now() WHERE lane = 'or_2'",
+        )
         .await;
-    assert_eq!(order, ["evt_2", "evt_1"]);
+    until("it was run", async || {
+        inbox.timeline("evt_2").await.attempts.len() == 2
+    })
+    .await;
+    inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn one_whose_time_has_come_keeps_its_place_while_it_fails() {
+    let mut spec = patient();
+    spec.policy.retry = spec.policy.not_yet;
+    let inbox = Inbox::start(ORDERS, vec![spec]).await;
+    inbox.put(&update("evt_1")).await;
+    until_postponed(&inbox, "evt_1").await;
+    // Now it is its own failure that it waits for.
+    inbox
+        .db
+        .execute("ALTER TABLE app.updates ADD CONSTRAINT no_second CHECK (attempt < 2)")
+        .await;
+    due(&inbox).await;
+    until("it has failed", async || {
+        inbox.timeline("evt_1").await.deliveries[0].failures == 1
+    })
+    .await;
+    inbox.put(&update("evt_2")).await;
+    inbox
+        .put(&event("evt_3", "order.updated", json!({"id": "or_0"})))
+        .await;
+    // A look that came later than that of the second one.
+    until_postponed(&inbox, "evt_3").await;
+    assert_eq!(waiting(&inbox, "blocked").await, ["evt_2"]);
     inbox.db.verify().await;
 }

@@ -1,6 +1,8 @@
 //! Commits that leave a lane without a head between them: each is followed by its look, and whatever
 //! the order, the lane has its head in the end.
 
+use std::time::Duration;
+
 use oncehook::HandlerSpec;
 use oncehook::domain::LaneBy;
 use oncehook::engine::turns::Turns;
@@ -10,6 +12,16 @@ use serde_json::{Value, json};
 use super::Depth;
 use super::explore::Explored;
 use super::stage::{Stage, claim_and_run, ingest, ledger, program, replay, run, submission_of};
+
+/// The first try of what comes first finds its time not come.
+const BOOK_LATER: &str = "
+CREATE FUNCTION app.book_later(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+  IF event.key LIKE 'evt\\_%\\_0' AND event.key NOT LIKE 'evt\\_first%' AND event.attempt = 1 THEN RETURN '{\"result\": \"not_yet\"}'; END IF;
+  INSERT INTO app.ledger VALUES (event.id, event.key, event.run, event.effect_key);
+  RETURN NULL;
+END $$;
+";
 
 /// Handler `ledger`, whose lanes are the events' objects.
 fn laned() -> HandlerSpec {
@@ -105,6 +117,34 @@ pub(super) async fn insert_against_end(name: &str, depth: Depth) -> Vec<Explored
                 heads(&stage).await;
                 stage.check(&keys(run, 2)).await;
                 first_is_first(&stage, run).await;
+            })
+        })
+        .await;
+    vec![explored]
+}
+
+/// The last of a lane answers that its time has not come, while another one comes that can run.
+pub(super) async fn insert_against_not_yet(name: &str, depth: Depth) -> Vec<Explored> {
+    let mut handler = HandlerSpec {
+        lane: Some(LaneBy::Entity),
+        ..ledger("app.book_later", 2)
+    };
+    handler.policy.not_yet.first = Duration::from_hours(1);
+    handler.policy.not_yet.max = Duration::from_hours(1);
+    let stage = Stage::new(2, BOOK_LATER, handler).await;
+    let explored = stage
+        .explore(name, depth.bound(2, None), async |run| {
+            let claimed = first_leased(&stage, run).await;
+            let programs = vec![
+                program(run_and_look(stage.nodes[0].clone(), claimed)),
+                program(write_and_look(stage.nodes[1].clone(), in_lane(run, 1))),
+            ];
+            stage.order(programs, move |stage, _| async move {
+                heads(&stage).await;
+                let first = "SELECT e.key FROM oncehook.delivery d JOIN oncehook.event e ON e.id = d.event_id WHERE d.state = 'ready'";
+                let first: Vec<String> = stage.db.all(first).await;
+                assert_eq!(first, [format!("evt_{run}_1")], "what can run is first");
+                stage.check(&keys(run, 2)).await;
             })
         })
         .await;

@@ -102,7 +102,10 @@ async fn behind_two_lanes() {
             let began = Instant::now();
             match statement.params().len() {
                 0 => client.query(&statement, &[]).await.unwrap(),
-                1 => client.query(&statement, &[&1_000_i64]).await.unwrap(),
+                3 => {
+                    let all = client.query(&statement, &[&0, &"", &10_000]);
+                    all.await.unwrap()
+                }
                 _ => client.query(&statement, &[&hot.0, &hot.1]).await.unwrap(),
             };
             times.push(began.elapsed());

@@ -1,11 +1,16 @@
 //! Lanes under SIGKILL.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use oncehook::store::ReplayRequest;
+use oncehook::{Settings, Store};
 
 use crate::crash::{POLL, QUICK, kill_before, proxied, put, until_metric};
-use crate::support::{Action, AppBuilder, TestApp, until};
+use crate::support::inbox::{Inbox, stripe_source};
+use crate::support::{Action, AppBuilder, TestApp, TestDb, until};
 
-use super::{LINES, about, written};
+use super::{LINES, about, lines, written};
 
 fn lined() -> AppBuilder {
     lined_after("")
@@ -73,6 +78,58 @@ async fn killed_between_the_delete_of_the_head_and_the_promotion_nothing_of_both
     app.until_outcome("stripe", "evt_ch_a_2", "lines").await;
     assert_eq!(written(&app.db).await["ch_a"], [1, 2]);
     app.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_replay_whose_commit_lost_its_answer_has_looked_at_the_lane() {
+    let (db, proxy) = proxied().await;
+    let mut app = lined().on(db).start().await;
+    app.db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_1')")
+        .await;
+    put(&app, &about("ch_a", 1)).await;
+    app.until_outcome("stripe", "evt_ch_a_1", "lines").await;
+    // No node looks through the lanes meanwhile.
+    app.kill9();
+    let url = proxy.url(&app.db.name);
+    let operator = Store::new(Settings::parse(&url).unwrap(), 1).unwrap();
+    proxy.arm_after("audit_insert:", "commit", Action::CutAfter);
+    let replayed = operator
+        .replay(&ReplayRequest {
+            source: "stripe".to_owned(),
+            key: "evt_ch_a_1".to_owned(),
+            handler: "lines".to_owned(),
+            force: false,
+            expected_run: None,
+            reason: "a test".to_owned(),
+            actor: "eva".to_owned(),
+        })
+        .await;
+    proxy.until_fired(1).await;
+    assert!(replayed.is_err(), "{replayed:?}");
+    let state = super::state(&app.db, "evt_ch_a_1").await;
+    assert_eq!(state.as_deref(), Some("ready"));
+}
+
+#[tokio::test]
+async fn a_lane_that_stands_still_is_found_behind_many_that_do_not() {
+    let db = Arc::new(TestDb::new().await);
+    db.execute(LINES).await;
+    let inbox = Inbox::on(db, vec![stripe_source()], vec![lines()], None).await;
+    // One more than a statement of the search looks at; the last one has no head.
+    inbox
+        .db
+        .execute(
+            "INSERT INTO oncehook.delivery (event_id, handler_id, state, lane, lane_seq, run_at)
+             SELECT oncehook.uuid7(now()), (SELECT id FROM oncehook.handler), s, 'l' || to_char(n, 'FM000000'), nextval('oncehook.lane_seq'), now()
+               FROM generate_series(1, 10001) n, unnest(ARRAY['ready', 'blocked']) s WHERE n <= 10000 OR s = 'blocked'",
+        )
+        .await;
+    until("it has its head", async || {
+        let last = "delivery WHERE lane = 'l010001' AND state = 'ready'";
+        inbox.db.count(last).await == 1
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -300,7 +300,16 @@ pub(super) const CASES: &[Damage] = &[
     damage(
         &[("lane_head", Broken)],
         "UPDATE ~delivery SET state = 'blocked', lane = 'pi_1', lane_seq = 1, run_at = now() - interval '16 min' WHERE event_id = @no",
-        "lane pi_1 has no head",
+        "lane pi_1 has no head that can run",
+    )
+    .event("evt_no")
+    .of("ledger", 2),
+    damage(
+        &[("lane_head", Broken)],
+        "UPDATE ~delivery SET state = CASE event_id WHEN @no THEN 'blocked' ELSE 'ready' END, lane = 'pi_1', lane_seq = 1, postponed = event_id <> @no,
+                run_at = now() + CASE event_id WHEN @no THEN interval '-16 min' ELSE interval '1 h' END
+          WHERE handler_id = #ledger AND event_id IN (@no, @live)",
+        "lane pi_1 has no head that can run",
     )
     .event("evt_no")
     .of("ledger", 2),
