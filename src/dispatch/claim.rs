@@ -14,7 +14,7 @@ use crate::store::delivery::{self, Lease, Quota};
 use crate::store::{StoreError, Wake, flow};
 use crate::telemetry;
 
-use super::flow::Room;
+use super::flow::{Beside, Room};
 use super::running::Running;
 use super::work::Back;
 use super::{Active, ActiveHandler, Context, DispatchConfig, call, work};
@@ -134,8 +134,12 @@ async fn look_at_switches(context: &Context, active: &Active, wake: &Arc<Wake>) 
     match context.flow.refresh(&context.store, active).await {
         Ok(false) => {}
         Ok(true) => {
+            let Some(turn) = context.flow.beside(Beside::Back) else {
+                return;
+            };
             let (store, wake) = (context.store.clone(), Arc::clone(wake));
             tokio::spawn(async move {
+                let _turn = turn;
                 while let Ok(returned) = store.end_aside().await {
                     wake.work();
                     if returned == 0 {
@@ -363,10 +367,13 @@ async fn without_paused(
         return group;
     };
     work::put_back(context, &aside, Back::Aside, handler.spec.lease).await;
-    if aside.len() > group.len() {
+    if aside.len() > group.len()
+        && let Some(turn) = context.flow.beside(Beside::Aside)
+    {
         let (store, wake) = (context.store.clone(), Arc::clone(wake));
         let (handler_id, source_id) = (handler.id, source.source_id);
         tokio::spawn(async move {
+            let _turn = turn;
             while let Ok(set) = store.set_front_aside(handler_id, source_id).await {
                 wake.work();
                 if set < flow::STEP.unsigned_abs() / 4 {

@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::store::delivery::Lease;
 use crate::store::flow::Switches;
 use crate::store::{Store, StoreError};
@@ -35,6 +37,18 @@ pub(crate) struct Flow {
     /// `None` until it was read for the first time: then nothing is claimed.
     switches: RwLock<Option<Switches>>,
     gates: Mutex<HashMap<i32, Gate>>,
+    aside: Arc<Semaphore>,
+    back: Arc<Semaphore>,
+}
+
+/// What is done in bulk beside the claims: one of each at a time, since they share the connections
+/// of the reaper and the gauges.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Beside {
+    /// Setting aside what a paused source has in front.
+    Aside,
+    /// Returning what was set aside.
+    Back,
 }
 
 /// Breaker and retry budget of one handler.
@@ -82,6 +96,8 @@ impl Flow {
             began: Instant::now(),
             switches: RwLock::default(),
             gates: Mutex::default(),
+            aside: Arc::new(Semaphore::new(1)),
+            back: Arc::new(Semaphore::new(1)),
         })
     }
 
@@ -121,6 +137,16 @@ impl Flow {
         known
             .as_ref()
             .is_none_or(|known| known.handlers.contains(&id))
+    }
+
+    /// The right to do this now; `None` while it is being done. What is left then is found again by the
+    /// next claim or poll.
+    pub(crate) fn beside(&self, what: Beside) -> Option<OwnedSemaphorePermit> {
+        let turn = match what {
+            Beside::Aside => &self.aside,
+            Beside::Back => &self.back,
+        };
+        Arc::clone(turn).try_acquire_owned().ok()
     }
 
     /// Whether any source is paused.

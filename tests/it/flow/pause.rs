@@ -7,7 +7,10 @@ use oncehook::store::verify::{CheckState, VerifyOptions};
 use serde_json::json;
 
 use crate::crash::http::calling;
-use crate::crash::{QUICK, booking, ledger, paid, put, timeline, until_booked_once, until_metric};
+use crate::crash::{
+    QUICK, booking, ledger, metric, paid, put, storing_ledger, timeline, until_booked_once,
+    until_metric,
+};
 use crate::support::{Gate, Receiver, Reply, oncehook, until};
 
 use super::{operator, pause, put_many, resume, until_known};
@@ -300,4 +303,76 @@ async fn what_a_paused_source_has_in_front_does_not_hold_up_the_others() {
         until("all are done", async || app.db.count("delivery").await == 0).await;
         assert_eq!(app.db.count("app.ledger").await, rows + 3);
     }
+}
+
+#[tokio::test]
+async fn what_was_set_aside_is_returned_by_one_task_of_a_node() {
+    let app = booking().stripe("quiet").start().await;
+    pause(&app.db, Pausable::Source, "stripe").await;
+    until_known(&app, SOURCE, true).await;
+    put(&app, &paid("evt_1")).await;
+    let aside = "delivery WHERE paused_source IS NOT NULL";
+    until("it is set aside", async || app.db.count(aside).await == 1).await;
+    pause(&app.db, Pausable::Handler, "ledger").await;
+    until_known(&app, HANDLER, true).await;
+    // Nobody can write what is open meanwhile, and the node looks again every 50 ms.
+    let holder = app.db.client().await;
+    holder
+        .batch_execute("BEGIN; LOCK TABLE oncehook.delivery IN SHARE ROW EXCLUSIVE MODE")
+        .await
+        .unwrap();
+    resume(&app.db, Pausable::Source, "stripe").await;
+    let returning = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%delivery_aside_end%'";
+    let mut most = 0;
+    for round in 0..6 {
+        // A poll has passed whenever the node knows what nobody has told it.
+        let quiet = round % 2 == 0;
+        let set = if quiet {
+            "now(), paused_by = 'eva'"
+        } else {
+            "NULL, paused_by = NULL"
+        };
+        app.db
+            .execute(&format!(
+                "UPDATE oncehook.source SET paused_at = {set} WHERE name = 'quiet'"
+            ))
+            .await;
+        until(&format!("quiet is {quiet}"), async || {
+            most = app.db.one::<i64>(returning).await.max(most);
+            metric(&app, SOURCE).await == Some(f64::from(u8::from(quiet)))
+        })
+        .await;
+    }
+    assert_eq!(most, 1);
+    holder.batch_execute("COMMIT").await.unwrap();
+    resume(&app.db, Pausable::Handler, "ledger").await;
+    until_booked_once(&app, &app.db, "evt_1").await;
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn what_is_in_front_is_not_set_aside_any_more_once_the_source_is_resumed() {
+    let app = storing_ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .start()
+        .await;
+    put(&app, &paid("evt_1")).await;
+    let client = app.db.client().await;
+    let statement = include_str!("../../../src/store/sql/delivery_aside_front.sql");
+    let ids = async |table: &str| -> i32 {
+        let sql = format!("SELECT id FROM oncehook.{table}");
+        app.db.one(&sql).await
+    };
+    let (handler, source) = (ids("handler").await, ids("source").await);
+    let set = async || -> u64 {
+        let wanted = (handler, source, 10_i64);
+        let set = client
+            .execute(statement, &[&wanted.0, &wanted.1, &wanted.2])
+            .await;
+        set.unwrap()
+    };
+    assert_eq!(set().await, 0);
+    pause(&app.db, Pausable::Source, "stripe").await;
+    assert_eq!(set().await, 1);
 }
