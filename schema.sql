@@ -225,7 +225,8 @@ CREATE SEQUENCE oncehook.lane_seq;
 -- `priority`: 0 high, 1 normal, 2 low; as the handler's settings said when the event came.
 -- `paused_source`: set aside because its source, of this id, is paused. The claim's indexes do not
 -- hold these rows, so it does not get slower by their number. Set by the node that met it, cleared
--- within two polls after the source is resumed; `run_at` stays.
+-- within two polls after the source is resumed; `run_at` stays. Without meaning unless the row is ready: a node
+-- of before this column leases such rows and leaves it.
 -- `in_flight_until`: set by the claim of a call: until then it may be under way. Cleared when it is
 -- known to have ended, or not to have begun.
 -- Uncertain: a call was perhaps made, and its result is not known. It is not sent again until a probe
@@ -272,8 +273,7 @@ CREATE TABLE oncehook.delivery (
   CONSTRAINT delivery_uncertain_at CHECK ((state = 'uncertain') = (uncertain_at IS NOT NULL)),
   CONSTRAINT delivery_uncertain_call CHECK ((state = 'uncertain') = (call_token IS NOT NULL)),
   CONSTRAINT delivery_uncertain_flight CHECK (state <> 'uncertain' OR in_flight_until IS NOT NULL),
-  CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL)),
-  CONSTRAINT delivery_paused_check CHECK (paused_source IS NULL OR state = 'ready')
+  CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, priority, run_at)

@@ -1,5 +1,6 @@
 -- Pauses, caps, priorities. Nodes of before look for due work without the new index columns: they
--- work on, more slowly, and run what is paused, until they are restarted.
+-- work on, more slowly, and run what is paused, until they are restarted. So no constraint keeps
+-- `paused_source` to what is ready: one of theirs may be leased with it.
 
 ALTER TABLE oncehook.source
   ADD COLUMN paused_at timestamptz,
@@ -22,8 +23,7 @@ INSERT INTO oncehook.handler_cap (handler_id) SELECT id FROM oncehook.handler;
 
 ALTER TABLE oncehook.delivery
   ADD COLUMN priority smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 2),
-  ADD COLUMN paused_source int,
-  ADD CONSTRAINT delivery_paused_check CHECK (paused_source IS NULL OR state = 'ready');
+  ADD COLUMN paused_source int;
 
 DROP INDEX oncehook.delivery_ready;
 DROP INDEX oncehook.delivery_suspect;

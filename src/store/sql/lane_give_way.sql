@@ -2,11 +2,10 @@
 -- Run by store::lanes, before lane_promote and in its transaction, after a commit that may have added
 -- a delivery to its lane. It keeps its number: it is next again as soon as its time has come.
 -- $1 handler_ids  $2 lanes
--- Rows: heads that gave way; 0 is no error. What a paused source has set aside is so again when it is
--- claimed the next time. Index delivery_one_head, and delivery_blocked for such a head; rows by address,
+-- Rows: heads that gave way; 0 is no error. Index delivery_one_head, and delivery_blocked for such a head; rows by address,
 -- as in delivery_claim.
 UPDATE oncehook.delivery d
-   SET state = 'blocked', paused_source = NULL
+   SET state = 'blocked'
  WHERE d.ctid = ANY (ARRAY(
    SELECT x.ctid
      FROM (SELECT DISTINCT handler_id, lane FROM unnest($1::int[], $2::text[]) AS u(handler_id, lane)

@@ -14,7 +14,6 @@ SELECT count(*) OVER () AS found, b.event_id, NULL::int AS source_id, NULL::text
                     WHEN d.state = 'uncertain' AND d.failures + d.losses < 1 THEN 'uncertain, and no try is counted'
                     WHEN d.state <> 'uncertain' AND d.probes <> 0 THEN d.state || ', and asked about'
                     WHEN d.run_at = 'infinity' AND d.state <> 'uncertain' THEN 'never due'
-                    WHEN d.paused_source IS NOT NULL AND d.state <> 'ready' THEN d.state || ', and set aside'
                     WHEN d.suspect AND d.losses < 1 THEN 'suspect, and no lease was lost'
                     WHEN d.losses_alone NOT BETWEEN 0 AND d.losses THEN format('losses: %s, of these alone: %s', d.losses, d.losses_alone)
                     WHEN (d.state = 'held') <> (d.state_reason IS NOT NULL) THEN d.state || ', and the reason says otherwise'

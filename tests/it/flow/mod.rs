@@ -5,6 +5,7 @@ mod cap;
 mod pause;
 mod priority;
 mod suspect;
+mod upgrade;
 
 use oncehook::store::flow::Pausable;
 use oncehook::{Settings, Store};
