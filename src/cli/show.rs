@@ -283,6 +283,14 @@ fn open_work(delivery: &DeliveryInfo) -> String {
         text.push_str(", lane ");
         text.push_str(lane);
     }
+    if let Some(first) = &delivery.behind {
+        let (source, key) = (clean(&first.source), clean(&first.key));
+        text.push_str(&format!(" behind {source} {key} ({}", first.state));
+        if let Some(pause) = &first.source_paused {
+            text.extend([", its source ", &pause_text(pause)]);
+        }
+        text.push(')');
+    }
     if let Some(until) = delivery.lease_until {
         text.push_str(", leased until ");
         text.push_str(&moment(until));
@@ -374,6 +382,7 @@ mod tests {
                 priority: "normal",
                 handler_paused: None,
                 source_paused: None,
+                behind: None,
             }],
             outcomes: vec![OutcomeInfo {
                 handler: "ledger".into(),
@@ -433,6 +442,7 @@ mod tests {
             priority: "normal",
             handler_paused: None,
             source_paused: None,
+            behind: None,
         };
         let for_people = DeliveryInfo {
             run_at: None,

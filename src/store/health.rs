@@ -46,9 +46,10 @@ impl Store {
             held: row.get(6),
             days_ahead: row.get(7),
             paused: row.get(8),
-            uncertain: row.get(9),
-            uncertain_for_people: row.get(10),
-            uncertain_oldest_s: row.get(11),
+            paused_lanes: row.get(9),
+            uncertain: row.get(10),
+            uncertain_for_people: row.get(11),
+            uncertain_oldest_s: row.get(12),
         })
     }
 }

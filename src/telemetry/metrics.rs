@@ -75,6 +75,8 @@ pub const PARTITIONS_AHEAD: &str = "oncehook_partitions_ahead_days";
 
 /// Gauge: deliveries that wait because their handler or source is paused.
 pub const PAUSED: &str = "oncehook_deliveries_paused";
+/// Gauge: lanes in which an event of a paused source is first and holds up one of another source.
+pub const PAUSED_LANES: &str = "oncehook_lanes_paused";
 /// Gauge: whether a handler is paused, by handler.
 pub const HANDLER_PAUSED: &str = "oncehook_handler_paused";
 /// Gauge: whether a source is paused, by source.
@@ -247,6 +249,8 @@ pub struct Gauges {
     pub days_ahead: i64,
     /// Waiting because of a pause.
     pub paused: i64,
+    /// Lanes whose first delivery is of a paused source, and the next one is not.
+    pub paused_lanes: i64,
     /// Deliveries whose call has an unknown result.
     pub uncertain: i64,
     /// Of these, those that wait for a person.
@@ -267,6 +271,7 @@ pub fn gauges(read: &Gauges) {
     gauge!(HELD_NOW).set(count(read.held));
     gauge!(PARTITIONS_AHEAD).set(count(read.days_ahead));
     gauge!(PAUSED).set(count(read.paused));
+    gauge!(PAUSED_LANES).set(count(read.paused_lanes));
     gauge!(DELIVERIES_UNCERTAIN).set(count(read.uncertain));
     gauge!(UNCERTAIN_FOR_PEOPLE).set(count(read.uncertain_for_people));
     gauge!(UNCERTAIN_OLDEST).set(read.uncertain_oldest_s);
@@ -386,6 +391,10 @@ fn describe() {
         "Deliveries of handlers this node does not know"
     );
     describe_gauge!(PAUSED, "Deliveries that wait because of a pause");
+    describe_gauge!(
+        PAUSED_LANES,
+        "Lanes in which an event of a paused source holds up one of another"
+    );
     describe_gauge!(HANDLER_PAUSED, "1 while a handler is paused");
     describe_gauge!(SOURCE_PAUSED, "1 while a source is paused");
     describe_gauge!(
@@ -436,6 +445,7 @@ mod tests {
             held: 1,
             days_ahead: 14,
             paused: 2,
+            paused_lanes: 1,
             uncertain: 2,
             uncertain_for_people: 1,
             uncertain_oldest_s: 90.0,
@@ -479,6 +489,7 @@ mod tests {
             RESPONSES,
             RESPONSE_SECONDS,
             PAUSED,
+            PAUSED_LANES,
             HANDLER_PAUSED,
             SOURCE_PAUSED,
             BREAKER,

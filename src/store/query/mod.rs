@@ -180,6 +180,21 @@ pub struct DeliveryInfo {
     pub handler_paused: Option<Pause>,
     /// The pause of its event's source.
     pub source_paused: Option<Pause>,
+    /// Of a blocked one: the first of its lane.
+    pub behind: Option<BehindInfo>,
+}
+
+/// The delivery that others of its lane wait for.
+#[derive(Debug, Clone, Serialize)]
+pub struct BehindInfo {
+    /// Source name.
+    pub source: String,
+    /// Event key.
+    pub key: String,
+    /// Its state.
+    pub state: String,
+    /// The pause of its source: until it ends, the whole lane waits.
+    pub source_paused: Option<Pause>,
 }
 
 /// A finished run.

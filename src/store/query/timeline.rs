@@ -8,7 +8,7 @@ use super::super::flow::paused;
 use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
 use super::{
-    AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, DeliveryInfo, EventSummary, Found,
+    AttemptInfo, AuditInfo, BehindInfo, CauseInfo, ConflictInfo, DeliveryInfo, EventSummary, Found,
     OutcomeInfo, ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
 };
 
@@ -125,7 +125,17 @@ fn delivery(found: &Found, row: &Row) -> DeliveryInfo {
         priority: Priority::stored(row.get("priority")).as_str(),
         handler_paused: paused(row, "handler_"),
         source_paused: paused(row, "source_"),
+        behind: behind(row),
     }
+}
+
+fn behind(row: &Row) -> Option<BehindInfo> {
+    Some(BehindInfo {
+        source: row.get::<_, Option<String>>("behind_source")?,
+        key: row.get("behind_key"),
+        state: row.get("behind_state"),
+        source_paused: paused(row, "behind_"),
+    })
 }
 
 fn outcome(found: &Found, row: &Row) -> OutcomeInfo {

@@ -2,7 +2,7 @@
 -- Run by store::health::gauges every 15 s.
 -- $1 known handler ids
 -- Index delivery_ready, one probe per handler and priority, delivery_aside; counts end at 10,000 per
--- probe. What is paused is not late. What is uncertain is counted in full: each is a call about which
+-- probe, that of lanes at 1,000, of which each takes two probes. What is paused is not late. What is uncertain is counted in full: each is a call about which
 -- somebody may have to be asked.
 WITH due AS (
   SELECT h.id, h.paused_at IS NOT NULL AS paused, x.oldest, x.late
@@ -27,6 +27,11 @@ SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM 
          WHERE i.inhparent = 'oncehook.event'::regclass AND c.relname > 'event_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS days_ahead,
        (SELECT coalesce(sum(late), 0)::bigint FROM due WHERE paused)
          + (SELECT count(*) FROM (SELECT FROM oncehook.delivery WHERE paused_source IS NOT NULL LIMIT 10000) x) AS paused,
+       (SELECT count(*) FROM (SELECT handler_id, lane FROM oncehook.delivery WHERE paused_source IS NOT NULL AND lane IS NOT NULL LIMIT 1000) x
+         CROSS JOIN LATERAL (SELECT event_id FROM oncehook.delivery
+                              WHERE handler_id = x.handler_id AND lane = x.lane AND state = 'blocked' ORDER BY lane_seq LIMIT 1) behind
+         CROSS JOIN LATERAL (SELECT source_id FROM oncehook.event WHERE id = behind.event_id LIMIT 1) e
+         WHERE NOT EXISTS (SELECT FROM oncehook.source s WHERE s.id = e.source_id AND s.paused_at IS NOT NULL)) AS paused_lanes,
        (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain,
        (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain' AND run_at = 'infinity') AS uncertain_for_people,
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(uncertain_at)), 0)::float8 FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain_oldest

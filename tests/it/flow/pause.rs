@@ -376,3 +376,33 @@ async fn what_is_in_front_is_not_set_aside_any_more_once_the_source_is_resumed()
     pause(&app.db, Pausable::Source, "stripe").await;
     assert_eq!(set().await, 1);
 }
+
+#[tokio::test]
+async fn a_lane_whose_first_event_is_of_a_paused_source_waits_visibly() {
+    let lane = format!("lane = \"entity\"\n{QUICK}");
+    let mut app = ledger()
+        .stripe("other")
+        .sql_handler("ledger", "app.book", &lane)
+        .start()
+        .await;
+    pause(&app.db, Pausable::Source, "stripe").await;
+    until_known(&app, SOURCE, true).await;
+    put(&app, &paid("evt_1")).await;
+    until("it is set aside", async || {
+        let aside = "delivery WHERE paused_source IS NOT NULL";
+        app.db.count(aside).await == 1
+    })
+    .await;
+    put_many(&app, "other", "evt", 1).await;
+    let line = ["show", "other", "evt_0"];
+    let shown = oncehook(&app.config(), &line, &[]).await;
+    let said = shown.said();
+    let behind = "lane ch_1 behind stripe evt_1 (ready, its source paused since ";
+    assert!(said.contains(behind), "{said}");
+    // Read anew at the start.
+    app.restart().await;
+    until_metric(&app, "oncehook_lanes_paused", |n| n >= 1.0).await;
+    resume(&app.db, Pausable::Source, "stripe").await;
+    until("both are done", async || app.db.count("outcome").await == 2).await;
+    app.db.verify().await;
+}
