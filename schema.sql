@@ -485,6 +485,9 @@ BEGIN
   IF octet_length(type) > 1024 OR octet_length(entity) > 1024 THEN
     RAISE EXCEPTION 'oncehook.emit: type and entity have 1024 bytes at most';
   END IF;
+  IF NOT isfinite(occurred_at) THEN
+    RAISE EXCEPTION 'oncehook.emit: occurred_at is a moment, or left out';
+  END IF;
   INSERT INTO oncehook.emitted (source_id, key, type, entity, occurred_at, body, caused_by, correlation_id)
   VALUES (to_source, key, type, entity, coalesce(occurred_at, clock_timestamp()), body, cause.id,
           coalesce((SELECT e.correlation_id FROM oncehook.event e WHERE e.id = cause.id), gen_random_uuid()));

@@ -285,7 +285,7 @@ fn open_work(delivery: &DeliveryInfo) -> String {
     }
     if let Some(first) = &delivery.behind {
         let (source, key) = (clean(&first.source), clean(&first.key));
-        text.push_str(&format!(" behind {source} {key} ({}", first.state));
+        text.extend([" behind ", &source, " ", &key, " (", &first.state]);
         if let Some(pause) = &first.source_paused {
             text.extend([", its source ", &pause_text(pause)]);
         }

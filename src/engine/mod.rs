@@ -17,9 +17,9 @@ use crate::dispatch::{
     Active, ActiveHandler, BreakerState, Calls, DispatchConfig, Dispatcher, Flow, HandlerKind,
     HandlerSpec, Outside, Registry, http_client,
 };
-use crate::domain::{Digest, Reading, Refusal, Routes, Taking};
+use crate::domain::{Digest, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
-use crate::ingest::{Fate, Ingest, IngestConfig, Receipt, Submission, Unavailable, routes_of};
+use crate::ingest::{Ingest, IngestConfig, Receipt, Report, Submission, Unavailable, routes_of};
 use crate::provider::{self, Provider, SettingError, Source};
 use crate::store::registry::Name;
 use crate::store::{Store, StoreError, Wake};
@@ -222,24 +222,11 @@ impl Engine {
             without_nul(&mut item.entity);
             without_nul(&mut item.account);
         }
-        let unreadable: Vec<&'static str> = submission
-            .items
-            .iter()
-            .filter_map(|item| match item.reading {
-                Reading::Unreadable(reason) => Some(reason),
-                _ => None,
-            })
-            .collect();
+        let report = Report::of(&submission);
         let correlation_id = submission.request.correlation_id;
         let answer = self.0.ingest.submit(submission).await;
         match &answer {
-            Ok(receipt) => {
-                count(&name, receipt);
-                for reason in unreadable {
-                    telemetry::unreadable(&name);
-                    tracing::error!(source = %name, reason, %correlation_id, "a verified event cannot be read; it is kept whole");
-                }
-            }
+            Ok(receipt) => report.stored(receipt),
             Err(error) => {
                 telemetry::unavailable(&name, error.reason);
                 tracing::error!(source = %name, reason = error.reason, %correlation_id, "not stored: answered 503");
@@ -340,23 +327,6 @@ fn without_nul(text: &mut Option<String>) {
         && text.contains('\0')
     {
         *text = text.replace('\0', "\u{fffd}");
-    }
-}
-
-fn count(source: &str, receipt: &Receipt) {
-    let of = |fate: Fate| receipt.items.iter().filter(|(_, f)| *f == fate).count() as u64;
-    telemetry::accepted(source, of(Fate::New));
-    telemetry::duplicates(source, of(Fate::Duplicate));
-    let conflicts = of(Fate::Conflict);
-    if conflicts > 0 {
-        telemetry::conflicts(source, conflicts);
-        for (event_id, _) in receipt
-            .items
-            .iter()
-            .filter(|(_, fate)| *fate == Fate::Conflict)
-        {
-            tracing::error!(source, event.id = %event_id, "conflict: other content under a known key; recorded, not processed");
-        }
     }
 }
 

@@ -36,8 +36,17 @@ const DATABASE: Unavailable = Unavailable { reason: "database" };
 /// neighbours; one that fails alone is kept as unreadable. After an error of the database every
 /// request is answered "not durable".
 pub(crate) async fn write(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
+    write_within(store, batch, BATCH_TIME).await
+}
+
+/// The same within another time.
+pub(crate) async fn write_within(
+    store: &Store,
+    batch: &[&Submission],
+    time: Duration,
+) -> Vec<Answer> {
     let began = Instant::now();
-    let answers = match tokio::time::timeout(BATCH_TIME, divide(store, batch)).await {
+    let answers = match tokio::time::timeout(time, divide(store, batch)).await {
         Ok(answers) => answers,
         // The connection went with the future: it is unclean, so the pool drops it.
         Err(_) => vec![Err(Unavailable { reason: "too_slow" }); batch.len()],
@@ -324,6 +333,7 @@ async fn as_unreadable(store: &Store, submission: &Submission, cause: &StoreErro
     let stored = with_retries(store, &[&plain]).await;
     match stored.map(|receipts| receipts.into_iter().next()) {
         Ok(Some(receipt)) => {
+            telemetry::unreadable(&submission.source.name);
             // One id stands for every item, so that the answer has the due number.
             let id = receipt.items.first().copied();
             Ok(Receipt {

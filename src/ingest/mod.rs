@@ -7,9 +7,11 @@ mod batch;
 mod judge;
 mod queue;
 pub(crate) mod relay;
+mod report;
 
 pub(crate) use batch::write;
 pub use queue::{Ingest, IngestConfig};
+pub(crate) use report::Report;
 
 use std::sync::Arc;
 

@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use crate::domain::Routes;
 use crate::provider::Source;
 use crate::provider::internal::{self, Fields};
-use crate::store::outbox::Emitted;
+use crate::store::outbox::{self, Emitted};
 use crate::store::{Store, StoreError};
 
-use super::{Origin, StoredRequest, Submission, batch, routes_of};
+use super::{Origin, Report, StoredRequest, Submission, batch, routes_of};
 
 /// What the relay needs to know of the current configuration.
 #[derive(Debug)]
@@ -71,12 +71,18 @@ pub(crate) async fn once(
         return Ok(full);
     }
     let batch: Vec<&Submission> = submissions.iter().collect();
-    let answers = batch::write(store, &batch).await;
-    if answers.iter().any(Result::is_ok) {
+    let answers = batch::write_within(store, &batch, outbox::STORED_WITHIN).await;
+    for (submission, answer) in submissions.iter().zip(&answers) {
+        if let Ok(receipt) = answer {
+            Report::of(submission).stored(receipt);
+        }
+    }
+    let some = answers.iter().any(Result::is_ok);
+    if some {
         stored.notify_one();
     }
-    // What was not stored comes again when its lease has ended.
-    Ok(full && answers.iter().all(Result::is_ok))
+    // What was not stored comes again when its lease has ended; until then it is in nobody's way.
+    Ok(full && some)
 }
 
 fn submission(emitted: Emitted, known: &Internals) -> Option<Submission> {

@@ -11,8 +11,15 @@ const CLAIM: &str = include_str!("sql/emitted_claim.sql");
 
 /// Emitted events taken at once.
 const BATCH: i64 = 100;
+/// Bytes of their bodies, unless one alone has more.
+const BYTES: i64 = 4 << 20;
+/// A body has no more, if `emit` has written it.
+const BODY: i64 = 1 << 20;
 /// A node that has not stored what it took within this time is taken for dead.
 const LEASE: Duration = Duration::from_secs(10);
+/// So long may it take to store what was taken.
+pub(crate) const STORED_WITHIN: Duration = Duration::from_secs(8);
+const _: () = assert!(STORED_WITHIN.as_secs() < LEASE.as_secs());
 
 /// One emitted event.
 #[derive(Debug)]
@@ -38,7 +45,7 @@ impl Store {
     pub(crate) async fn claim_emitted(&self, sources: &[i32]) -> Result<Vec<Emitted>, StoreError> {
         let connection = self.ingest().await?;
         let rows = connection
-            .query_alone(CLAIM, &[&sources, &BATCH, &LEASE.as_secs_f64()])
+            .query_alone(CLAIM, &[&sources, &BATCH, &LEASE.as_secs_f64(), &BYTES])
             .await?;
         let mut emitted: Vec<Emitted> = rows
             .iter()
@@ -60,8 +67,9 @@ impl Store {
         Ok(emitted)
     }
 
-    /// Whether a claim takes as many as it may, so that more are waiting.
+    /// Whether a claim takes as much as it may, so that more may be waiting.
     pub(crate) fn is_full(emitted: &[Emitted]) -> bool {
-        emitted.len() as u64 >= BATCH.unsigned_abs()
+        let bytes: usize = emitted.iter().map(|event| event.body.len()).sum();
+        emitted.len() as u64 >= BATCH.unsigned_abs() || bytes as u64 > (BYTES - BODY).unsigned_abs()
     }
 }

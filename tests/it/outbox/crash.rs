@@ -5,7 +5,7 @@ use crate::support::{Action, AppBuilder, PgProxy, TestApp, TestDb, until};
 
 use super::CHAIN;
 
-fn chained() -> AppBuilder {
+pub(super) fn chained() -> AppBuilder {
     chained_after("")
 }
 

@@ -179,6 +179,10 @@ async fn what_cannot_be_emitted_is_said_at_once() {
             "emit('orders', 'k', repeat('t', 1025), '{}')",
             "type and entity",
         ),
+        (
+            "emit('orders', 'k', 't', '{}', occurred_at => '-infinity')",
+            "occurred_at is a moment",
+        ),
     ] {
         let error = client
             .query(&format!("SELECT oncehook.{call}"), &[])

@@ -3,6 +3,7 @@
 
 mod crash;
 mod emit;
+mod relay;
 
 /// Each handler writes a line and emits the next event of the chain: a, b, c.
 const CHAIN: &str = "
