@@ -231,6 +231,7 @@ async fn one_whose_time_has_come_keeps_its_place_while_it_fails() {
         .await;
     // A look that came later than that of the second one.
     until_postponed(&inbox, "evt_3").await;
+    assert!(inbox.timeline("evt_2").await.attempts.is_empty());
     assert_eq!(waiting(&inbox, "blocked").await, ["evt_2"]);
     inbox.db.verify().await;
 }
