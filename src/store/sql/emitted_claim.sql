@@ -1,7 +1,7 @@
 -- emitted_claim: takes emitted events for this node, the oldest first.
 -- Run by store::outbox::claim, a transaction of its own.
 -- $1 source ids that the node knows  $2 limit  $3 lease (seconds)  $4 bytes of bodies at most, the first one's aside
--- Rows: what the ingest transaction needs; an infinite time is none. A node that dies leaves them to whoever comes when the
+-- Rows: what the ingest transaction needs. A node that dies leaves them to whoever comes when the
 -- lease has ended.
 -- Index emitted_pkey: the table holds what is on its way.
 UPDATE oncehook.emitted e
@@ -14,4 +14,4 @@ UPDATE oncehook.emitted e
                     ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) waiting
            WINDOW by_id AS (ORDER BY id)) counted
     WHERE bytes <= $4 OR no = 1))
-RETURNING e.id, e.source_id, e.key, e.type, e.entity, CASE WHEN isfinite(e.occurred_at) THEN e.occurred_at END AS occurred_at, e.body, e.caused_by, e.correlation_id
+RETURNING e.id, e.source_id, e.key, e.type, e.entity, e.occurred_at, e.body, e.caused_by, e.correlation_id
