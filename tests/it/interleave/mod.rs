@@ -106,11 +106,11 @@ scenarios! {
     replay_and_settle: replay::and_settle, [53], [2_888];
     replay_missing: replay::missing, [26], [1_029];
     replay_payload_dropped: replay::payload_dropped, [95], [657];
-    lane_two_inserts: lanes::two_inserts, [40], [50];
-    lane_insert_against_end: lanes::insert_against_end, [78], [469];
-    lane_insert_against_promotion: lanes::insert_against_promotion, [99], [4_850];
-    lane_insert_against_not_yet: lanes::insert_against_not_yet, [87], [0];
-    lane_replay_against_end: lanes::replay_against_end, [146], [407];
+    lane_two_inserts: lanes::two_inserts, [40], [182];
+    lane_insert_against_end: lanes::insert_against_end, [78], [1_882];
+    lane_insert_against_promotion: lanes::insert_against_promotion, [99], [8_301];
+    lane_insert_against_not_yet: lanes::insert_against_not_yet, [87], [2_793];
+    lane_replay_against_end: lanes::replay_against_end, [146], [592];
 }
 
 /// All orders were run, or the one that was asked for.
