@@ -77,7 +77,8 @@ async fn shipped_under_a_kill(trial: &Trial, app: &mut TestApp, rounds: usize) -
     second
 }
 
-async fn uncertain(node: &Node) -> BTreeSet<String> {
+/// Keys of the events that are listed as uncertain.
+pub(super) async fn uncertain(node: &Node) -> BTreeSet<String> {
     let (status, page) = node.get("/v1/events?state=uncertain&limit=500").await;
     assert_eq!(status, 200, "{page}");
     let events = page["events"].as_array().unwrap();
