@@ -35,7 +35,7 @@ use super::unknown::uncertain;
 /// Events per receiver.
 const EVENTS: usize = 14;
 /// Kills and cuts.
-const FAULTS: u64 = 6;
+const FAULTS: u64 = 5;
 /// Between an effect and the copy of the books that a probe of `late` reads. With the second in which a
 /// call is sent, the time that it takes and this, it is within the lease of 5.3 s.
 const LAG: Duration = Duration::from_secs(2);
