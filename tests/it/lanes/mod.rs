@@ -4,6 +4,7 @@
 mod cost;
 mod crash;
 mod dead;
+mod fire;
 mod order;
 mod uncertain;
 
