@@ -5,6 +5,7 @@ mod cost;
 mod crash;
 mod dead;
 mod fire;
+mod look;
 mod order;
 mod uncertain;
 
