@@ -144,7 +144,7 @@ async fn a_day_without_the_receiver_kills_nothing_and_its_return_meets_no_storm(
     // What was out when it opened, and then two each time.
     assert!(
         called <= NODES * 2 * SLOTS + PROBES * (openings + NODES),
-        "{called}, {openings} openings"
+        "{called} tries of calls, {openings} openings"
     );
     // First tries, those before it counted as failing, and one a second and node.
     assert!(bare <= BARE + NODES * (60 + 20 + SLOTS), "{bare}");
@@ -163,13 +163,12 @@ async fn a_day_without_the_receiver_kills_nothing_and_its_return_meets_no_storm(
         "delivery JOIN {of_calls} WHERE failures > 0 AND run_at <= now() + interval '1 min'"
     );
     let put_off = app.db.count(&put_off).await;
-    let calls = calls.lock().unwrap();
+    let calls = std::mem::take(&mut *calls.lock().unwrap());
     eprintln!("back: {calls:?}, {put_off} put off");
     assert_eq!(calls.storms, []);
     assert_eq!(done + put_off, i64::try_from(CALLS + STEPS).unwrap());
     assert_eq!(i64::try_from(calls.begun).unwrap(), done, "each once");
     assert!(calls.bare <= BARE, "{}", calls.bare);
-    drop(calls);
     assert_eq!(app.db.count("outcome WHERE result <> 'succeeded'").await, 0);
     for node in [&*app, &second] {
         let closed = async || metric(node, state).await == Some(0.0);
