@@ -36,9 +36,10 @@ impl Service {
     fn answer(&self, call: Received) -> Reply {
         let mut books = self.0.lock().unwrap();
         if let Some(asked) = call.path.strip_prefix("/by-key/") {
-            let state = match books.applied.iter().any(|key| key == asked) {
-                true => "applied",
-                false => "absent",
+            let state = if books.applied.iter().any(|key| key == asked) {
+                "applied"
+            } else {
+                "absent"
             };
             return Reply::status(200).body(&json!({ "state": state }).to_string());
         }
@@ -52,7 +53,7 @@ impl Service {
         let (keys, applied) = books.doubt.entry(text("id")).or_default();
         keys.push(effect_key.clone());
         let first = keys.len() == 1;
-        if first && text("type").ends_with(".lost") {
+        if first && ["doubt.lost", "open.lost"].contains(&text("type").as_str()) {
             return Reply::cut();
         }
         *applied += 1;
