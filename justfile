@@ -43,6 +43,10 @@ model more="1":
 interleave:
     cargo test --test it -- --ignored --nocapture --exact interleave::every_order
 
+# Receivers of every kind under random kills and cuts, again and again: docs/proof/judge.md.
+world runs="20":
+    WORLD_RUNS={{ runs }} cargo test --test it -- --ignored --exact judge::world::again_and_again --nocapture
+
 # Half of the capacity for so long, with faults meanwhile: docs/proof/soak.md.
 soak time="30m":
     SOAK_FOR={{ time }} cargo test --release --test it -- --ignored --exact soak::the_soak --nocapture

@@ -11,9 +11,13 @@
 //! | `See`, `Lock`, `Update` | `lane_promote.sql` after a commit: its snapshot, its row lock, its write and commit |
 //! | `GiveUp` | its lock time-out: it is put off |
 //! | `Die` | a node dies: an open transaction is rolled back, a look that is owed is forgotten |
+//! | `Doubt` | the result of the head's call is not known (`delivery_uncertain.sql`); with `skip` it leaves the lane as an end does |
+//! | `Decide` | a probe or a person: with `wait`, the next end may follow; with `skip`, nobody counts upon it |
 //! | `Mend` | `lane_headless.sql`, twice, then a look |
 
-use stateright::{Checker as _, Expectation, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
+
+use crate::small;
 
 /// Deliveries of the lane, in the order of their numbers.
 const ROWS: usize = 3;
@@ -29,6 +33,10 @@ enum Row {
     Blocked,
     Ready,
     Leased,
+    /// Nobody knows whether its call was applied; still in the lane.
+    Doubt,
+    /// The same, outside the lane.
+    Out,
     Gone,
 }
 
@@ -63,12 +71,17 @@ struct State {
     end: End,
     looks: [Look; LOOKS],
     deaths: u8,
+    doubts: u8,
+    /// The open transaction ends nothing: the head leaves the lane.
+    leaves: bool,
     /// A look that was owed was forgotten (ghost).
     forgotten: bool,
     /// What has happened (ghost).
     late_head: bool,
     outrun: bool,
     mended: bool,
+    /// One began while nobody knew of an earlier one that is to be waited for (ghost).
+    overtook: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +89,8 @@ enum Action {
     Insert(usize),
     CommitInsert(usize),
     Claim(usize),
+    Doubt(usize),
+    Decide(usize),
     Delete,
     Promote,
     CommitEnd,
@@ -100,21 +115,27 @@ enum Guard {
     Mend,
     /// A look does not wait longer than for a moment (`store::lanes::LOCK`).
     ShortWait,
+    /// An uncertain head is a head, for `lane_promote.sql` and `delivery_one_head`.
+    UncertainIsHead,
+    /// With `skip` it leaves its lane (`settle::left_lane`).
+    LeavesLane,
+}
+
+/// `lane_on_uncertain` of a handler whose calls can be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnUncertain {
+    Wait,
+    Skip,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Lane {
     removed: Option<Guard>,
     deaths: u8,
+    on_uncertain: Option<OnUncertain>,
 }
 
 impl State {
-    fn head(&self) -> Option<usize> {
-        self.rows
-            .iter()
-            .position(|row| matches!(row, Row::Ready | Row::Leased))
-    }
-
     /// The lowest that waits and that no look holds; `Err` when a look holds it.
     fn lowest(&self) -> Option<Result<usize, ()>> {
         let row = self.rows.iter().position(|row| *row == Row::Blocked)?;
@@ -138,14 +159,30 @@ impl State {
         self.looks.sort_unstable();
     }
 
+    /// What is outside of the lane may wait for a person.
     fn is_done(&self) -> bool {
-        self.rows.iter().all(|row| *row == Row::Gone) && self.looks == [Look::None; LOOKS]
+        self.rows
+            .iter()
+            .all(|row| matches!(row, Row::Gone | Row::Out))
+            && self.looks == [Look::None; LOOKS]
     }
 }
 
 impl Lane {
     fn has(self, guard: Guard) -> bool {
         self.removed != Some(guard)
+    }
+
+    fn head(self, state: &State) -> Option<usize> {
+        state.rows.iter().position(|row| match row {
+            Row::Ready | Row::Leased => true,
+            Row::Doubt => self.has(Guard::UncertainIsHead),
+            _ => false,
+        })
+    }
+
+    fn may_doubt(self, state: &State) -> bool {
+        self.on_uncertain.is_some() && state.doubts == 0 && state.end == End::None
     }
 
     fn looks(self, state: &State, actions: &mut Vec<Action>) {
@@ -187,6 +224,8 @@ impl Model for Lane {
                 }
                 Row::Open => actions.push(Action::CommitInsert(n)),
                 Row::Ready => actions.push(Action::Claim(n)),
+                Row::Leased if self.may_doubt(state) => actions.push(Action::Doubt(n)),
+                Row::Doubt | Row::Out => actions.push(Action::Decide(n)),
                 _ => {}
             }
         }
@@ -203,7 +242,7 @@ impl Model for Lane {
         self.looks(state, actions);
         if self.has(Guard::Mend)
             && state.forgotten
-            && state.head().is_none()
+            && self.head(state).is_none()
             && state.lowest().is_some()
         {
             actions.push(Action::Mend);
@@ -220,12 +259,32 @@ impl Model for Lane {
                     state.owe();
                 }
             }
-            Action::Claim(n) => state.rows[n] = Row::Leased,
+            Action::Claim(n) => {
+                state.overtook |= state.rows.contains(&Row::Doubt);
+                state.rows[n] = Row::Leased;
+            }
+            Action::Doubt(n) => {
+                state.doubts += 1;
+                let skips = self.on_uncertain == Some(OnUncertain::Skip);
+                if skips && self.has(Guard::LeavesLane) {
+                    state.leaves = true;
+                    state.end = End::Deleted;
+                } else {
+                    state.rows[n] = Row::Doubt;
+                }
+            }
+            // As one that a probe found absent: sent again, in its place.
+            Action::Decide(n) if state.rows[n] == Row::Doubt => state.rows[n] = Row::Leased,
+            Action::Decide(n) => state.rows[n] = Row::Gone,
             Action::Delete => state.end = End::Deleted,
             Action::Promote => state.end = End::Promoted(state.lowest().and_then(Result::ok)),
             Action::CommitEnd => {
                 let head = state.rows.iter().position(|row| *row == Row::Leased)?;
-                state.rows[head] = Row::Gone;
+                state.rows[head] = if std::mem::take(&mut state.leaves) {
+                    Row::Out
+                } else {
+                    Row::Gone
+                };
                 if let End::Promoted(Some(next)) = state.end {
                     state.rows[next] = Row::Ready;
                 }
@@ -236,7 +295,7 @@ impl Model for Lane {
             }
             Action::See(n) => {
                 // What an open transaction has deleted is still there for others.
-                let seen = state.head().is_none() && state.lowest().is_some();
+                let seen = self.head(&state).is_none() && state.lowest().is_some();
                 state.looks[n] = if seen { Look::Seen } else { Look::None };
             }
             // The row that it waited for may be another's head by now: the next one that waits.
@@ -250,7 +309,7 @@ impl Model for Lane {
                 let Look::Locked(row) = state.looks[n] else {
                     return None;
                 };
-                if state.head().is_some() && self.has(Guard::UniqueHead) {
+                if self.head(&state).is_some() && self.has(Guard::UniqueHead) {
                     state.outrun = true;
                 } else {
                     state.rows[row] = Row::Ready;
@@ -265,6 +324,7 @@ impl Model for Lane {
             Action::EndDies => {
                 state.deaths += 1;
                 state.end = End::None;
+                state.leaves = false;
             }
             Action::LookDies(n) => {
                 state.deaths += 1;
@@ -284,16 +344,24 @@ impl Model for Lane {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
             Property::always("one head per lane", |_, state: &State| {
-                let heads = |row: &&Row| matches!(row, Row::Ready | Row::Leased);
+                let heads = |row: &&Row| matches!(row, Row::Ready | Row::Leased | Row::Doubt);
                 state.rows.iter().filter(heads).count() <= 1
             }),
             Property::always("rest means done", |lane: &Lane, state: &State| {
                 let mut actions = Vec::new();
                 lane.actions(state, &mut actions);
-                let optional =
-                    |action: &Action| matches!(action, Action::EndDies | Action::LookDies(_));
+                let people = lane.on_uncertain == Some(OnUncertain::Skip);
+                let optional = |action: &Action| match action {
+                    Action::EndDies | Action::LookDies(_) => true,
+                    Action::Decide(_) => people,
+                    _ => false,
+                };
                 state.is_done() || !actions.iter().all(optional)
             }),
+            Property::always(
+                "nobody overtakes one of which nobody knows",
+                |_, state: &State| !state.overtook,
+            ),
             Property::sometimes("a look makes a head", |_, state: &State| state.late_head),
             Property::sometimes("a look comes second", |_, state: &State| state.outrun),
             Property::sometimes("all is done", |_, state: &State| state.is_done()),
@@ -304,63 +372,65 @@ impl Model for Lane {
                 |_, state: &State| state.mended,
             ));
         }
+        if self.on_uncertain == Some(OnUncertain::Skip) {
+            properties.push(Property::sometimes(
+                "all others are done before it is known",
+                |_, state: &State| state.is_done() && state.rows.contains(&Row::Out),
+            ));
+        }
         properties
     }
 }
 
-/// Explores all of it: what is broken, what was not reached, how many states there are.
-fn explore(lane: Lane) -> (Vec<&'static str>, Vec<&'static str>, usize) {
-    let checker = lane
-        .checker()
-        .finish_when(HasDiscoveries::AnyFailures)
-        .threads(1)
-        .spawn_bfs()
-        .join();
-    let found = checker.discoveries();
-    let (mut broken, mut missed) = (Vec::new(), Vec::new());
-    for property in lane.properties() {
-        match (property.expectation, found.get(property.name)) {
-            (Expectation::Sometimes, None) => missed.push(property.name),
-            (Expectation::Always, Some(path)) => {
-                eprintln!(
-                    "{} without {:?}: {:?}",
-                    property.name,
-                    lane.removed,
-                    path.clone().into_actions()
-                );
-                broken.push(property.name);
-            }
-            _ => {}
-        }
-    }
-    (broken, missed, checker.unique_state_count())
-}
+const LANE: Lane = Lane {
+    removed: None,
+    deaths: 0,
+    on_uncertain: None,
+};
 
 #[test]
 fn a_lane_never_has_two_heads_and_never_gets_stuck() {
     for deaths in 0..=2 {
-        let (broken, missed, states) = explore(Lane {
-            removed: None,
-            deaths,
-        });
-        eprintln!("lanes, {deaths} deaths: {states} states");
-        assert_eq!((broken, missed), (vec![], vec![]), "{deaths} deaths");
+        small::holds("lanes", Lane { deaths, ..LANE });
+    }
+}
+
+#[test]
+fn a_lane_waits_for_an_uncertain_head_or_goes_on_without_it() {
+    for on_uncertain in [OnUncertain::Wait, OnUncertain::Skip] {
+        for deaths in 0..=1 {
+            let on_uncertain = Some(on_uncertain);
+            small::holds(
+                "lanes",
+                Lane {
+                    deaths,
+                    on_uncertain,
+                    ..LANE
+                },
+            );
+        }
     }
 }
 
 #[test]
 fn no_guard_of_a_lane_is_decoration() {
-    for (guard, deaths, breaks) in [
-        (Guard::LookAfterInsert, 0, "rest means done"),
-        (Guard::LookAfterEnd, 0, "rest means done"),
-        (Guard::UniqueHead, 0, "one head per lane"),
-        (Guard::ShortWait, 0, "rest means done"),
-        (Guard::Mend, 1, "rest means done"),
+    const OVERTAKES: &str = "nobody overtakes one of which nobody knows";
+    let (wait, skip) = (Some(OnUncertain::Wait), Some(OnUncertain::Skip));
+    for (guard, deaths, on_uncertain, property) in [
+        (Guard::LookAfterInsert, 0, None, "rest means done"),
+        (Guard::LookAfterEnd, 0, None, "rest means done"),
+        (Guard::UniqueHead, 0, None, "one head per lane"),
+        (Guard::ShortWait, 0, None, "rest means done"),
+        (Guard::Mend, 1, None, "rest means done"),
+        (Guard::UncertainIsHead, 0, wait, OVERTAKES),
+        (Guard::LeavesLane, 0, skip, "rest means done"),
+        (Guard::LookAfterEnd, 0, skip, "rest means done"),
     ] {
-        let (broken, _, _) = explore(Lane {
+        let world = Lane {
             removed: Some(guard),
             deaths,
-        });
-        assert!(broken.contains(&breaks), "without {guard:?} nothing breaks");
+            on_uncertain,
+        };
+        small::breaks(world, property);
     }
 }

@@ -9,7 +9,7 @@
 //! | `state.rs` | what a state is made of |
 //! | `model.rs` | the actions |
 //! | `ingest.rs`, `dispatch.rs` with `settle.rs`, `uncertain.rs`, `world.rs` | what each action does; the heads say for which statement or function of the product it stands |
-//! | `lanes.rs` | a world of its own: the statements of one lane |
+//! | `lanes.rs`, `newer.rs`, `emit.rs`, `pause.rs`, explored by `small.rs` | worlds of their own: the statements of one lane; older and newer events; an emitted event; a pause |
 //! | `properties.rs` | what must hold always, what must be reached |
 //! | `guards.rs` | the guards, and what breaks without each |
 //! | `run.rs` | the checker, its tables |
@@ -40,14 +40,18 @@
 )]
 
 mod dispatch;
+mod emit;
 mod guards;
 mod ingest;
 mod lanes;
 mod model;
+mod newer;
+mod pause;
 mod properties;
 mod run;
 mod scope;
 mod settle;
+mod small;
 mod state;
 mod uncertain;
 mod world;

@@ -130,6 +130,17 @@ pub(crate) async fn put(node: &Node, event: &Value) -> bool {
     replayed
 }
 
+/// Sends until one of the nodes has stored it, whichever is alive.
+pub(crate) async fn put_at_last(nodes: [&Node; 2], event: &Value) {
+    let mut turn = 0;
+    until("it is stored", async || {
+        turn += 1;
+        let sent = Sender::to(nodes[turn % 2]).send(event).await;
+        sent.is_some_and(|(status, _)| status == 200)
+    })
+    .await;
+}
+
 /// Handlers that share this lock wait until it is opened.
 pub(crate) struct Barrier {
     client: Client,

@@ -1,10 +1,11 @@
 //! `apply_if_newer`: what is older than what was applied is skipped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use oncehook::HandlerSpec;
-use oncehook::dispatch::{HandlerKind, HttpTarget, HttpUnknown};
+use oncehook::dispatch::{HandlerKind, HttpProbe, HttpTarget, HttpUnknown};
 use oncehook::domain::{LaneBy, SecretText, VersionBy};
+use oncehook::{HandlerSpec, ProbeSchedule};
 use serde_json::{Value, json};
 
 use crate::support::inbox::{Inbox, dispatch, event, every, quick, sql, stripe_source};
@@ -184,18 +185,17 @@ async fn versions_that_are_read_from_elsewhere_are_not_compared() {
     assert_eq!(inbox.until_outcome("evt_1", "states").await.0, "skipped");
 }
 
-#[tokio::test]
-async fn an_older_event_is_not_called_out() {
-    let receiver = Receiver::start().await;
+/// Handler `calls`, which calls what is not older.
+fn calls(receiver: &Receiver, on_unknown: HttpUnknown) -> HandlerSpec {
     let target = HttpTarget {
         url: receiver.url("/hooks"),
         secrets: vec![(
             "a".into(),
             SecretText::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ="),
         )],
-        on_unknown: HttpUnknown::Retry,
+        on_unknown,
     };
-    let handler = HandlerSpec {
+    HandlerSpec {
         lane: Some(LaneBy::Entity),
         apply_if_newer: Some(VersionBy::OccurredAt),
         ..quick(HandlerSpec::new(
@@ -203,8 +203,13 @@ async fn an_older_event_is_not_called_out() {
             every(),
             HandlerKind::Http(target),
         ))
-    };
-    let inbox = Inbox::start("", vec![handler]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_older_event_is_not_called_out() {
+    let receiver = Receiver::start().await;
+    let inbox = Inbox::start("", vec![calls(&receiver, HttpUnknown::Retry)]).await;
     let gate = Gate::closed();
     receiver.reply(Reply::status(200).behind(&gate));
     inbox.put(&happened("evt_2", "sub_1", "active", 2)).await;
@@ -222,4 +227,31 @@ async fn an_older_event_is_not_called_out() {
         .map(|request| request.header("oncehook-event-key").unwrap().to_owned())
         .collect();
     assert_eq!(called, ["evt_2", "evt_3"]);
+}
+
+#[tokio::test]
+async fn what_a_probe_says_was_applied_makes_older_events_stale() {
+    let receiver = Receiver::start().await;
+    receiver.reply(Reply::cut());
+    receiver.always(Reply::status(200).body(r#"{"state":"applied"}"#));
+    let probe = HttpProbe {
+        url: receiver.url("/by-key/{effect_key}"),
+        post: false,
+        not_found_is_absent: false,
+    };
+    let probes = ProbeSchedule::new(vec![Duration::from_millis(50)]).unwrap();
+    let handler = HandlerSpec {
+        probes,
+        ..calls(&receiver, HttpUnknown::Probe(probe))
+    };
+    let inbox = Inbox::start("", vec![handler]).await;
+    inbox.put(&happened("evt_2", "sub_1", "active", 2)).await;
+    inbox.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    let (result, timeline) = inbox.until_outcome("evt_2", "calls").await;
+    assert_eq!(
+        (result.as_str(), timeline.outcomes[0].decided_by.as_str()),
+        ("succeeded", "probe")
+    );
+    assert_eq!(inbox.until_outcome("evt_1", "calls").await.0, "skipped");
+    inbox.db.verify().await;
 }

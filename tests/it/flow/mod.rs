@@ -2,6 +2,7 @@
 
 mod breaker;
 mod cap;
+mod outage;
 mod pause;
 mod priority;
 mod suspect;

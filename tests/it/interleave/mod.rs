@@ -102,8 +102,8 @@ scenarios! {
     settle_crossed_rows: settle::crossed_rows, [77], [1_047];
     settle_no_partition: settle::no_partition, [26], [1_394];
     replay_twice: replay::twice, [12], [12];
-    replay_expected_run: replay::expected_run, [90], [2_328];
-    replay_and_settle: replay::and_settle, [53], [2_888];
+    replay_expected_run: replay::expected_run, [92], [3_036];
+    replay_and_settle: replay::and_settle, [62], [3_863];
     replay_missing: replay::missing, [26], [1_029];
     replay_payload_dropped: replay::payload_dropped, [95], [657];
     lane_two_inserts: lanes::two_inserts, [40], [182];

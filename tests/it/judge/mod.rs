@@ -3,6 +3,7 @@
 
 mod service;
 mod unknown;
+mod world;
 
 use std::collections::BTreeSet;
 use std::fs;

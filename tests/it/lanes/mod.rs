@@ -4,6 +4,8 @@
 mod cost;
 mod crash;
 mod dead;
+mod fire;
+mod look;
 mod order;
 mod uncertain;
 

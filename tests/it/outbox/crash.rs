@@ -1,7 +1,7 @@
 //! What is emitted is stored exactly if its transaction committed, whoever dies when.
 
-use crate::crash::{POLL, QUICK, begin_handling, kill_before, paid, proxied, put};
-use crate::support::{Action, AppBuilder, PgProxy, TestApp, TestDb, until};
+use crate::crash::{POLL, QUICK, begin_handling, kill_before, paid, proxied, put, put_at_last};
+use crate::support::{Action, AppBuilder, OwnCluster, PgProxy, TestApp, TestDb, until};
 
 use super::CHAIN;
 
@@ -88,12 +88,13 @@ async fn a_node_that_dies_at_the_relay_leaves_the_event_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_chain_of_three_under_kills_happens_once() {
+async fn a_chain_of_three_under_kills_of_nodes_and_database_happens_once() {
     const EVENTS: usize = 60;
-    let mut app = chained().start().await;
+    let cluster = OwnCluster::start().await;
+    let mut app = chained().on(cluster.database().await).start().await;
     let mut second = app.another_node().await;
     for n in 0..EVENTS {
-        put(&app, &paid(&format!("evt_{n}"))).await;
+        put_at_last([&app, &second], &paid(&format!("evt_{n}"))).await;
         match n % 20 {
             6 => {
                 second.kill9();
@@ -103,11 +104,12 @@ async fn a_chain_of_three_under_kills_happens_once() {
                 app.kill9();
                 app.restart().await;
             }
+            19 => {
+                cluster.kill().await;
+                cluster.restart().await;
+            }
             _ => {}
         }
     }
-    app.db
-        .execute("UPDATE oncehook.emitted SET lease_until = '-infinity' WHERE emitted_at < now() - interval '1 s'")
-        .await;
     each_once(&app.db, EVENTS).await;
 }

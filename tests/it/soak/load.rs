@@ -9,7 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{Course, dice};
+use super::Course;
+use crate::support::dice::dice;
 use crate::support::judge::provider::Told;
 use crate::support::judge::trial::{PAID, REFUNDED, SHIPPED};
 use crate::support::judge::{Message, Provider};

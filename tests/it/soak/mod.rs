@@ -26,8 +26,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::dice::{dice, seed};
+use crate::support::judge::Behaviour;
 use crate::support::judge::trial::Trial;
-use crate::support::judge::{Behaviour, log};
 use crate::support::{FakeClock, TestApp};
 
 use load::{Balancer, Load, Stats};
@@ -102,10 +103,7 @@ impl Options {
             rate: text("SOAK_RATE")
                 .filter(|rate| rate != "half")
                 .map(|rate| rate.parse().expect("SOAK_RATE is a number or `half`")),
-            seed: text("SOAK_SEED").map_or_else(
-                || log::now_us() % 1_000_000,
-                |seed| seed.parse().expect("SOAK_SEED is a number"),
-            ),
+            seed: seed("SOAK_SEED"),
             out: out
                 .unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/soak")),
         }
@@ -161,15 +159,6 @@ impl Course {
     fn elapsed(self) -> Duration {
         self.began.elapsed()
     }
-}
-
-/// A number that follows from the seed, an event and a purpose alone.
-pub(crate) fn dice(seed: u64, n: u64, purpose: u64) -> u64 {
-    let mut mixed = seed ^ n.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ purpose.rotate_left(32);
-    for factor in [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB] {
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(factor);
-    }
-    mixed ^ (mixed >> 31)
 }
 
 /// Of a hundred calls six go wrong once, in four ways.

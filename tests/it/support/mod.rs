@@ -11,6 +11,7 @@
 //! - [`Receiver`]: the service behind an `http` handler.
 //! - [`RawHttp`]: requests that no proper client would send.
 //! - [`judge`]: compares what was seen outside with what is stored and booked.
+//! - [`dice`]: chance that a seed repeats.
 //! - [`leash::Leashed`]: a child process that ends with the test process.
 //! - [`tool::missing`]: what a test does where its tool is missing.
 //! - [`until`]: waits for evidence, with a deadline.
@@ -25,6 +26,7 @@ pub(crate) mod bouncer;
 pub(crate) mod cli;
 pub(crate) mod clock;
 pub(crate) mod database;
+pub(crate) mod dice;
 pub(crate) mod inbox;
 pub(crate) mod judge;
 pub(crate) mod leash;

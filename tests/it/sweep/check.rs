@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support::Received;
 
 use super::outside::{Expected, Log, Look, Outside};
+use super::service::Service;
 
 /// Each finds rows that must not exist, described in one column. $1: the keys of this run, as a
 /// pattern.
@@ -44,7 +45,8 @@ const NEVER: &[(&str, &str)] = &[
             (o.run > 1 AND 1 <> (SELECT count(*) FROM oncehook.audit a WHERE a.subject = e.id::text
                AND a.action IN ('event.replay', 'event.replay.force') AND (a.after ->> 'run')::int = o.run))
             OR (o.decided_by = 'operator' AND 1 <> (SELECT count(*) FROM oncehook.audit a
-               WHERE a.subject = h.name AND a.action = 'handler.retire')))",
+               WHERE (a.subject = h.name AND a.action = 'handler.retire')
+                  OR (a.subject = e.id::text AND a.action = 'event.resolve' AND a.after ->> 'as' = o.result))))",
     ),
     (
         "an audit row of a run that was never there",
@@ -72,7 +74,7 @@ const NEVER: &[(&str, &str)] = &[
            JOIN oncehook.handler h ON h.id = o.handler_id
           WHERE e.key LIKE $1 AND o.decided_by = 'handler'
             AND o.attempts <> (o.result = 'succeeded')::int + (SELECT count(*) FROM oncehook.attempt a
-              WHERE a.event_id = o.event_id AND a.handler_id = o.handler_id AND a.run = o.run AND a.verdict <> 'evidence')",
+              WHERE a.event_id = o.event_id AND a.handler_id = o.handler_id AND a.run = o.run AND a.verdict NOT IN ('evidence', 'probe'))",
     ),
     (
         "a lease token that was lost twice",
@@ -83,7 +85,12 @@ const NEVER: &[(&str, &str)] = &[
 
 /// Sentences about everything that does not hold. `booked`: what must have been booked in this
 /// database in all.
-pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -> Vec<String> {
+pub(super) async fn broken(
+    outside: &Outside,
+    calls: &[Received],
+    service: &Service,
+    booked: i64,
+) -> Vec<String> {
     let look = &outside.look;
     let mut broken = Vec::new();
     let keys = format!("{}\\_%", outside.tag);
@@ -95,6 +102,13 @@ pub(super) async fn broken(outside: &Outside, calls: &[Received], booked: i64) -
     let log = std::mem::take(&mut *outside.log.lock().unwrap());
     received(look, &keys, &log, &mut broken).await;
     handled(look, &keys, &log, calls, &mut broken).await;
+    let doubtful = |expected: &&Expected| ["doubt", "open"].contains(&expected.handler.as_str());
+    broken.extend(
+        log.expected
+            .iter()
+            .filter(doubtful)
+            .filter_map(|expected| service.wrong(&expected.key)),
+    );
 
     let totals = "SELECT total || ' ' || (SELECT coalesce(sum(amount), 0) FROM app.ledger) FROM app.balance WHERE $1 <> ''";
     let totals = texts(look, totals, &keys).await;

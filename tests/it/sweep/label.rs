@@ -19,6 +19,7 @@ pub(super) struct Due {
     pub(super) suspect: bool,
     pub(super) expired: bool,
     pub(super) emitted: bool,
+    pub(super) uncertain: bool,
 }
 
 /// A message as the sweep knows it.
@@ -126,6 +127,7 @@ impl Dialogue {
                 "delivery_suspect_due",
                 "delivery_expired",
                 "emitted_claim",
+                "uncertain_claim",
             ]
             .contains(&name)
         };
@@ -245,6 +247,7 @@ fn idle(name: String, due: Option<Due>) -> String {
         ("delivery_suspect_due", Some(due)) => due.suspect,
         ("delivery_expired", Some(due)) => due.expired,
         ("emitted_claim", Some(due)) => due.emitted,
+        ("uncertain_claim", Some(due)) => due.uncertain,
         _ => true,
     };
     if works {

@@ -15,6 +15,7 @@ use super::outside::{ADYEN_SECRET, Outside};
 use super::point::{Cut, Kill, Point, Role, Spot};
 use super::proxy::WireProxy;
 use super::scenario::Scenario;
+use super::service::Service;
 use super::start;
 
 /// How long a process is cut off: past its leases of a second and a round of the reaper's.
@@ -113,6 +114,14 @@ CREATE TRIGGER orphaned BEFORE INSERT ON oncehook.delivery FOR EACH ROW EXECUTE 
             )
         };
         let url = receiver.url("/hooks");
+        let doubtful = |name: &str, on_unknown: &str| {
+            let url = receiver.url("/doubt");
+            format!(
+                "[[handler]]\nname = {name:?}\nkind = \"http\"\nurl = {url:?}\nevents = [\"stripe:{name}.*\"]\n{on_unknown}\n\
+                 secrets = [{{ label = \"a\", value = \"whsec_c2VjcmV0LW9mLXRoZS1zd2VlcA==\" }}]\nlease = \"5300ms\"\ntimeout = \"300ms\"\n\
+                 breaker = false\n{RETRY}\n"
+            )
+        };
         [
             format!(
                 "[[source]]\nname = \"stripe\"\nprovider = \"stripe\"\nsecrets = [{{ label = \"a\", value = {STRIPE_SECRET:?} }}]\n\
@@ -129,6 +138,14 @@ CREATE TRIGGER orphaned BEFORE INSERT ON oncehook.delivery FOR EACH ROW EXECUTE 
                 "[[handler]]\nname = \"outside\"\nkind = \"http\"\nurl = {url:?}\nevents = [\"stripe:outside.*\"]\non_unknown = \"retry\"\n\
                  secrets = [{{ label = \"a\", value = \"whsec_c2VjcmV0LW9mLXRoZS1zd2VlcA==\" }}]\nlease = \"6s\"\ntimeout = \"1s\"\n{RETRY}\n"
             ),
+            doubtful(
+                "doubt",
+                &format!(
+                    "on_unknown = \"probe\"\nprobe = {{ url = {:?}, after = [\"20ms\", \"200ms\", \"1s\", \"2s\", \"4s\", \"8s\", \"16s\"] }}",
+                    receiver.url("/by-key/{effect_key}")
+                ),
+            ),
+            doubtful("open", "on_unknown = \"hold\""),
         ]
         .concat()
     }
@@ -152,7 +169,8 @@ pub(super) struct Lane {
     worker: Node,
     standby: Node,
     proxy: WireProxy,
-    receiver: Receiver,
+    service: Service,
+    _receiver: Receiver,
     db: TestDb,
     pub(super) cluster: OwnCluster,
     command: Launch,
@@ -170,7 +188,7 @@ impl Lane {
         let db = cluster.database().await;
         db.execute(Fixture::SQL).await;
         let proxy = WireProxy::start(&cluster.socket_dir().await).await;
-        let receiver = Receiver::start().await;
+        let (service, receiver) = Service::start().await;
         let dir = tempfile::tempdir().unwrap();
         let launch = |name: &str, url: &str, dispatch: bool, late: bool| Launch {
             command: vec![
@@ -204,7 +222,8 @@ impl Lane {
             worker,
             standby,
             proxy,
-            receiver,
+            service,
+            _receiver: receiver,
             db,
             cluster,
             command,
@@ -260,10 +279,11 @@ impl Lane {
         let outside = Outside::new(
             &self.inbox,
             &self.db.url,
+            &self.service,
             &self.command,
             format!("r{}", self.runs),
         );
-        let calls_before = self.receiver.requests().len();
+        let calls_before = self.service.calls().len();
 
         let end = Instant::now() + RUN_MAX;
         let hit = Cell::new(false);
@@ -302,9 +322,9 @@ impl Lane {
                 .await);
         }
         self.proxy.probe(None).await;
-        let calls = self.receiver.requests().split_off(calls_before);
+        let calls = self.service.calls().split_off(calls_before);
         self.booked += outside.booked();
-        let mut broken = check::broken(&outside, &calls, self.booked).await;
+        let mut broken = check::broken(&outside, &calls, &self.service, self.booked).await;
         broken.extend(self.db.verified().await.err());
         if !broken.is_empty() {
             return Err(format!("{}\n{}", broken.join("\n"), self.said()));

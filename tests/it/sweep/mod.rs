@@ -38,6 +38,7 @@ mod proxy;
 mod report;
 mod run;
 mod scenario;
+mod service;
 mod start;
 
 use std::time::Duration;

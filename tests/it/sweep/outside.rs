@@ -15,6 +15,8 @@ use crate::support::node::{Launch, client};
 use crate::support::signer::{self, STRIPE_SECRET};
 use crate::support::{Node, connect};
 
+use super::service::Service;
+
 /// Before a sender or an operator comes again.
 const BACK_OFF: Duration = Duration::from_millis(30);
 /// Between two looks at the database.
@@ -102,6 +104,7 @@ pub(super) struct Outside {
     webhooks: String,
     api: String,
     pub(super) look: Look,
+    service: Service,
     command: Launch,
     /// The running verb, for whoever kills it.
     pub(super) command_pid: Arc<Mutex<Option<u32>>>,
@@ -111,12 +114,19 @@ pub(super) struct Outside {
 }
 
 impl Outside {
-    pub(super) fn new(inbox: &Node, url: &str, command: &Launch, tag: String) -> Self {
+    pub(super) fn new(
+        inbox: &Node,
+        url: &str,
+        service: &Service,
+        command: &Launch,
+        tag: String,
+    ) -> Self {
         Self {
             http: client(),
             webhooks: format!("http://{}/webhooks", inbox.public),
             api: format!("http://{}", inbox.api),
             look: Look::at(url),
+            service: service.clone(),
             command: command.clone(),
             command_pid: Arc::default(),
             tag,
@@ -243,6 +253,56 @@ impl Outside {
                 Ok(404 | 400) => panic!("a replay of {key} was refused for good"),
                 _ => tokio::time::sleep(BACK_OFF).await,
             }
+        }
+    }
+
+    /// Waits until the result of its call is not known, or known again, and has the call land: its
+    /// connection is gone, so that it is not under way.
+    pub(super) async fn landed(&self, key: &str) {
+        let open = "SELECT count(*) > 0 FROM oncehook.event e WHERE e.key = $1 AND (
+              EXISTS (SELECT FROM oncehook.delivery d WHERE d.event_id = e.id AND d.state = 'uncertain' AND (d.probes > 0 OR d.run_at = 'infinity'))
+              OR EXISTS (SELECT FROM oncehook.outcome o WHERE o.event_id = e.id))";
+        self.look.until(open, &[&key]).await;
+        let land = "WITH open AS (
+              UPDATE oncehook.delivery d SET in_flight_until = now() - interval '1 ms',
+                     run_at = CASE WHEN run_at < 'infinity' THEN least(run_at, now()) ELSE run_at END
+                FROM oncehook.event e WHERE e.id = d.event_id AND e.key = $1 AND d.state = 'uncertain' RETURNING d.event_id)
+            UPDATE oncehook.attempt a SET in_flight_until = now() - interval '1 ms'
+              FROM open WHERE a.event_id = open.event_id AND a.in_flight_until > now()";
+        self.look.execute(land, &[&key]).await;
+    }
+
+    /// As a person who asks the service, and says what they were told, until it has ended.
+    pub(super) async fn decided(&self, key: &str, handler: &str) {
+        let url = format!("{}/v1/events/stripe/{key}/resolve", self.api);
+        let sql = "SELECT (SELECT count(*) FROM oncehook.outcome o WHERE o.event_id = e.id), d.state = 'uncertain'
+                     FROM oncehook.event e LEFT JOIN oncehook.delivery d ON d.event_id = e.id WHERE e.key = $1";
+        loop {
+            let rows = self.look.rows(sql, &[&key]).await.unwrap_or_default();
+            let open = rows
+                .first()
+                .map(|row| (row.get::<_, i64>(0), row.get::<_, Option<bool>>(1)));
+            match open {
+                Some((1.., _)) => return,
+                Some((0, Some(true))) => {
+                    let word = if self.service.has_applied(key) {
+                        "succeeded"
+                    } else {
+                        "retry"
+                    };
+                    let body = json!({ "handler": handler, "as": word, "reason": "sweep" });
+                    let request = self
+                        .http
+                        .post(&url)
+                        .header("Content-Type", "application/json");
+                    let answer = request.body(body.to_string()).send().await;
+                    let status = answer.map_or(503, |answer| answer.status().as_u16());
+                    // 409: under way, or an earlier request has done it.
+                    assert!([200, 409, 503].contains(&status), "{status}: resolve {key}");
+                }
+                _ => {}
+            }
+            tokio::time::sleep(BACK_OFF).await;
         }
     }
 

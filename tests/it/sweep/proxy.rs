@@ -34,7 +34,8 @@ const KILL_MAX: Duration = Duration::from_secs(10);
 const DUE: &str = "SELECT EXISTS (SELECT FROM oncehook.delivery WHERE state = 'ready' AND NOT suspect AND run_at <= now()),
     EXISTS (SELECT FROM oncehook.delivery WHERE state = 'ready' AND suspect AND run_at <= now()),
     EXISTS (SELECT FROM oncehook.delivery WHERE state = 'leased' AND lease_until < now()),
-    EXISTS (SELECT FROM oncehook.emitted WHERE lease_until < now())";
+    EXISTS (SELECT FROM oncehook.emitted WHERE lease_until < now()),
+    EXISTS (SELECT FROM oncehook.delivery WHERE state = 'uncertain' AND run_at <= now())";
 
 /// The armed message has come and is held; nothing of its connection passes until `go_on`.
 #[derive(Debug)]
@@ -264,6 +265,7 @@ impl Shared {
             suspect: row.get(1),
             expired: row.get(2),
             emitted: row.get(3),
+            uncertain: row.get(4),
         })
     }
 }

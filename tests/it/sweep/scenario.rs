@@ -19,6 +19,10 @@ pub(super) enum Scenario {
     Lane,
     /// A handler emits an event, and another handles it.
     Emit,
+    /// Two calls without an answer: a probe finds one applied, the other absent and sent again.
+    Doubt,
+    /// The same where nobody can be asked: a person says what they were told.
+    Resolve,
     /// A dead letter and a succeeded run, replayed by the API.
     Replay,
     /// `replay --missing` and `handlers retire`.
@@ -30,12 +34,14 @@ pub(super) enum Scenario {
 }
 
 impl Scenario {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Ingest,
         Self::Dispatch,
         Self::Reap,
         Self::Lane,
         Self::Emit,
+        Self::Doubt,
+        Self::Resolve,
         Self::Replay,
         Self::Command,
         Self::Start,
@@ -49,6 +55,8 @@ impl Scenario {
             Self::Reap => "reap",
             Self::Lane => "lane",
             Self::Emit => "emit",
+            Self::Doubt => "doubt",
+            Self::Resolve => "resolve",
             Self::Replay => "replay",
             Self::Command => "command",
             Self::Start => "start",
@@ -63,8 +71,8 @@ impl Scenario {
     /// Whose messages are its crash points.
     pub(super) fn role(self) -> Role {
         match self {
-            Self::Ingest | Self::Replay => Role::Inbox,
-            Self::Dispatch | Self::Reap | Self::Lane | Self::Emit => Role::Worker,
+            Self::Ingest | Self::Resolve | Self::Replay => Role::Inbox,
+            Self::Dispatch | Self::Reap | Self::Lane | Self::Emit | Self::Doubt => Role::Worker,
             Self::Command => Role::Command,
             Self::Start | Self::Migrate => Role::Starter,
         }
@@ -92,15 +100,30 @@ impl Scenario {
         match self {
             Self::Ingest | Self::Command => true,
             // Further claims depend on when a poll comes.
-            Self::Dispatch => spot.occurrence <= 4 || !statement.contains("delivery_claim"),
+            Self::Dispatch => {
+                (spot.occurrence <= 4 || !statement.contains("delivery_claim"))
+                    && !statement.contains("uncertain_claim")
+            }
             Self::Reap => {
-                !is(&["delivery_claim ", "set before delivery_claim", "reset"]) || settles
+                !is(&[
+                    "delivery_claim ",
+                    "set before delivery_claim",
+                    "uncertain_claim",
+                    "reset",
+                ]) || settles
             }
             // What a lane adds to a dispatch, and what follows its promotion.
             Self::Lane => statement.contains("lane_promote"),
             Self::Emit => received || statement.contains("emitted_"),
+            Self::Doubt => {
+                statement.contains("uncertain") || is(&["attempt_", "commit after attempt_"])
+            }
             // Its second replay differs in what it writes.
             Self::Replay => !received && (spot.occurrence == 1 || is(&["replay_arm", "commit"])),
+            Self::Resolve => {
+                statement.contains("uncertain")
+                    || is(&["delivery_lock_any", "audit_", "commit after audit_"])
+            }
             Self::Start | Self::Migrate => !received && spot.occurrence <= 3,
         }
     }
@@ -127,6 +150,8 @@ impl Scenario {
             Self::Reap => reap(outside).await,
             Self::Lane => lane(outside).await,
             Self::Emit => emit(outside).await,
+            Self::Doubt => doubt(outside).await,
+            Self::Resolve => resolve(outside).await,
             Self::Replay => replay(outside).await,
             Self::Command => command(outside).await,
             Self::Start | Self::Migrate => {}
@@ -205,6 +230,26 @@ async fn emit(outside: &Outside) {
     outside.expect(&cause, "emitter", DONE, 5);
     outside.expect(&format!("{cause}.inner"), "echo", DONE, 5);
     outside.settled().await;
+}
+
+async fn doubt(outside: &Outside) {
+    for (name, event_type) in [("applied", "doubt.applied"), ("absent", "doubt.lost")] {
+        let key = outside.key(name);
+        outside.stripe(&key, event_type, 1).await;
+        outside.expect(&key, "doubt", DONE, 0);
+        outside.landed(&key).await;
+        outside.settled().await;
+    }
+}
+
+async fn resolve(outside: &Outside) {
+    for (name, event_type) in [("applied", "open.applied"), ("absent", "open.lost")] {
+        let key = outside.key(name);
+        outside.stripe(&key, event_type, 1).await;
+        outside.expect(&key, "open", DONE, 0);
+        outside.landed(&key).await;
+        outside.decided(&key, "open").await;
+    }
 }
 
 async fn replay(outside: &Outside) {

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fs;
 use std::process::Stdio;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -55,6 +56,7 @@ pub(super) async fn run(
     let starter = Starter {
         dir,
         pid: Mutex::new(None),
+        killed: AtomicU32::new(0),
         verb: match scenario {
             Scenario::Migrate => &["migrate"],
             _ => &["serve", "--announce"],
@@ -84,22 +86,17 @@ async fn through(
         .await;
 
     let hit = Cell::new(false);
-    let (up, seen) = {
+    let (mut up, seen) = {
         let start = async {
-            let mut up = starter.start().await;
-            let seen = proxy.seen();
-            // Killed, refused, or not connected.
-            while matches!(up, Err(None | Some(1 | 3))) {
-                up = starter.start().await;
-            }
-            (up, seen)
+            let up = starter.succeed().await;
+            (up, proxy.seen())
         };
         let strike = strike(cluster, proxy, point, starter, &hit);
         tokio::pin!(start, strike);
         tokio::select! {
             ended = &mut start => {
-                if hit.get() && point.is_some_and(|point| point.kill == Kill::Postgres) {
-                    // It is on its way back.
+                // What it does beside its start can be struck when it has announced itself.
+                if hit.get() {
                     strike.await;
                 }
                 ended
@@ -107,7 +104,17 @@ async fn through(
             () = &mut strike => start.await,
         }
     };
+    if let Ok((child, _)) = &mut up
+        && !migrates
+        && hit.get()
+        && point.is_some_and(|point| point.kill == Kill::Own)
+        && starter.is_killed(child).await
+    {
+        up = starter.succeed().await;
+    }
     proxy.arm(None).await;
+    // It may have been struck after the strike was given up.
+    proxy.thaw();
     let (_child, public) =
         up.map_err(|code| format!("it ends with {code:?} and without its work"))?;
     if migrates {
@@ -201,6 +208,8 @@ async fn strike(
 struct Starter {
     dir: tempfile::TempDir,
     pid: Mutex<Option<u32>>,
+    /// The process killed last; 0: none.
+    killed: AtomicU32,
     verb: &'static [&'static str],
 }
 
@@ -251,10 +260,29 @@ impl Starter {
         }
     }
 
+    /// Starts it until it succeeds; when it is killed, refused or not connected, again.
+    async fn succeed(&self) -> Result<(Child, String), Option<i32>> {
+        let mut up = self.start().await;
+        while matches!(up, Err(None | Some(1 | 3))) {
+            up = self.start().await;
+        }
+        up
+    }
+
     fn kill(&self) {
         let pid = *self.pid.lock().unwrap();
         if let Some(pid) = pid {
+            self.killed.store(pid, Ordering::SeqCst);
             kill9(pid);
         }
+    }
+
+    /// Whether it was this process that was killed; waits for its end.
+    async fn is_killed(&self, child: &mut Child) -> bool {
+        let killed = child.id() == Some(self.killed.load(Ordering::SeqCst));
+        if killed {
+            child.wait().await.unwrap();
+        }
+        killed
     }
 }

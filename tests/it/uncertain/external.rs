@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use actix_web::{App, HttpServer, web};
+use oncehook::dispatch::{BreakerPolicy, BreakerState};
 use oncehook::{
     Answer, Delivered, External, HandlerError, HandlerKind, HandlerSpec, Inbox as InboxRoutes,
     Limits, ProbeSchedule, Probed, Work, async_trait,
@@ -235,4 +236,57 @@ async fn whatever_its_parts_do_the_call_is_made_once_and_its_writes_are_there_on
     );
     assert_eq!(inbox.db.count("attempt WHERE verdict = 'unknown'").await, 9);
     inbox.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_service_that_does_not_answer_is_left_alone() {
+    const EVENTS: usize = 30;
+    let odd = Arc::new(Odd {
+        manner: Manner::CallFails,
+        ..Odd::default()
+    });
+    let kind = HandlerKind::External(Arc::clone(&odd) as Arc<dyn External>);
+    let breaker = BreakerPolicy {
+        minimum: 5,
+        first: Duration::from_hours(1),
+        max: Duration::from_hours(1),
+        ..BreakerPolicy::default()
+    };
+    let calls = HandlerSpec {
+        concurrency: 2,
+        breaker: Some(breaker),
+        probes: schedule(&[3_600_000]),
+        ..HandlerSpec::new("calls", inbox::every(), kind)
+    };
+    let tables = "CREATE SCHEMA app; CREATE FUNCTION app.done(oncehook.delivered) RETURNS void LANGUAGE sql AS ''";
+    let others = inbox::sql("others", "app.done");
+    let inbox = Inbox::start(tables, vec![calls, others]).await;
+    for n in 0..EVENTS {
+        inbox
+            .put(&event(&format!("evt_{n}"), "charge.succeeded", json!({})))
+            .await;
+    }
+    until("its breaker is open", async || {
+        let handlers = inbox
+            .db
+            .one::<i32>("SELECT id FROM oncehook.handler WHERE name = 'calls'");
+        inbox.engine.breaker(handlers.await) == Some(BreakerState::Open)
+    })
+    .await;
+    until("what was out has ended, and others go on", async || {
+        inbox.db.count("outcome").await == 30
+            && inbox.db.count("delivery WHERE state = 'leased'").await == 0
+    })
+    .await;
+    let called = odd.calls.load(Ordering::SeqCst);
+    // Those it took, and the other that was out.
+    assert!((5..=6).contains(&called), "{called} calls");
+    assert_eq!(
+        inbox.db.count("delivery WHERE state = 'ready'").await,
+        30 - i64::from(called)
+    );
+    assert_eq!(
+        inbox.db.count("delivery WHERE state = 'uncertain'").await,
+        i64::from(called)
+    );
 }

@@ -61,6 +61,15 @@ pub(crate) enum Entry {
         key: String,
         amount: i64,
     },
+    /// Written by a receiver when it was asked about an effect key.
+    Told {
+        at_us: u64,
+        effect_key: String,
+        /// The state that it answered.
+        said: String,
+        /// Whether the effect was there.
+        applied: bool,
+    },
 }
 
 /// Microseconds since 1970.

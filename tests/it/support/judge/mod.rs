@@ -25,7 +25,7 @@ use tokio_postgres::Client;
 pub(crate) use finding::Finding;
 pub(crate) use log::{Entry, Kind, Log};
 pub(crate) use provider::{Message, Provider, SECRET, SOURCE};
-pub(crate) use service::{Behaviour, Service};
+pub(crate) use service::{Behaviour, Service, Word};
 pub(crate) use trial::Trial;
 
 use tables::Tables;

@@ -18,7 +18,7 @@ pub(crate) const REFUNDED: &str = "refunded";
 pub(crate) const SHIPPED: &str = "shipped";
 
 /// The secret of `shipping`'s calls.
-const CALL_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub(crate) const CALL_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// How long a call of `shipping` waits for its answer, unless the test says otherwise.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(300);
