@@ -244,7 +244,8 @@ impl Store {
             .check(order.force)
             .map_err(|text| StoreError::Refused(text.into()))?;
         let connection = self.admin().await?;
-        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        // Two that start at once wait for each other.
+        let transaction = Transaction::begin(&connection, Limits::ALONE).await?;
         let started = async {
             let bound = Bound::of(&transaction, filter).await?;
             transaction.query(TURN, &[]).await?;
