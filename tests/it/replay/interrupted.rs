@@ -1,7 +1,6 @@
 //! A bulk replay that is interrupted goes on by its number, and runs nothing twice.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -228,8 +227,13 @@ async fn ctrl_c_stops_it_everywhere() {
     let stopped = standing(&app, 1).await;
     assert_eq!(stopped.0, "stopped");
     assert!(stopped.1 < 12, "{stopped:?}");
-    // A node looks at least twice in this time. It is evidence of nothing that happens.
-    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    // It is due, and longer than another one that a node does.
+    lease_is_over(&app).await;
+    let order = json!({
+        "dry_run": false, "reason": "x", "since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00Z", "every_handler": true,
+    });
+    let other = started(&app, &order).await;
+    until_standing(&app, other, "complete").await;
     assert_eq!(standing(&app, 1).await, stopped);
     let actions: Vec<String> = app
         .db
