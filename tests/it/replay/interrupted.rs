@@ -57,7 +57,7 @@ pub(super) async fn audited(app: &TestApp, bulk: i64) -> (i64, i64) {
 /// in turn, and once behind a COMMIT whose answer it did not see.
 #[tokio::test]
 async fn a_command_that_is_killed_at_any_statement_goes_on_by_number() {
-    let mut app = dead_letters(20).await;
+    let mut app = dead_letters(12).await;
     open(&app).await;
     app.stop().await;
     let proxy = PgProxy::start(&app.db.url).await;
@@ -123,14 +123,14 @@ async fn a_command_that_is_killed_at_any_statement_goes_on_by_number() {
     assert_eq!(ran.code, Some(0), "{}", ran.said());
     assert!(
         ran.stderr
-            .contains("40 runs are ready, 0 refused; bulk 1 is complete"),
+            .contains("24 runs are ready, 0 refused; bulk 1 is complete"),
         "{}",
         ran.stderr
     );
-    assert_eq!(audited(&app, 1).await, (40, 40));
+    assert_eq!(audited(&app, 1).await, (24, 24));
     app.restart().await;
-    until_booked(&app, 40).await;
-    assert_eq!(runs(&app).await, [(2, 40)]);
+    until_booked(&app, 24).await;
+    assert_eq!(runs(&app).await, [(2, 24)]);
     app.db.verify().await;
     let over = go_on(&app, "1").await;
     assert!(
@@ -143,10 +143,10 @@ async fn a_command_that_is_killed_at_any_statement_goes_on_by_number() {
 /// What it opens succeeds before the next page is read, so that it would fit again.
 #[tokio::test]
 async fn a_node_that_is_killed_leaves_its_forced_bulk_to_the_others() {
-    let mut app = dead_letters(15).await;
+    let mut app = dead_letters(8).await;
     open(&app).await;
     replay(&app, &["--every-handler", "--yes"]).await;
-    until_booked(&app, 30).await;
+    until_booked(&app, 16).await;
     let order = json!({
         "dry_run": false, "reason": "booked to the wrong year", "since": "2020-01-01T00:00:00Z", "every_handler": true,
         "results": ["succeeded"], "force": true, "rate": 5, "anew": true,
@@ -156,14 +156,14 @@ async fn a_node_that_is_killed_leaves_its_forced_bulk_to_the_others() {
     let other = app.another_node().await;
     app.kill9();
     assert!(
-        standing(&app, bulk).await.1 < 30,
+        standing(&app, bulk).await.1 < 16,
         "it was too quick to be interrupted"
     );
-    until_booked(&app, 60).await;
+    until_booked(&app, 32).await;
     until_standing(&app, bulk, "complete").await;
-    assert_eq!(standing(&app, bulk).await, ("complete".into(), 30, 0));
-    assert_eq!(runs(&app).await, [(3, 30)]);
-    assert_eq!(audited(&app, bulk).await, (30, 30));
+    assert_eq!(standing(&app, bulk).await, ("complete".into(), 16, 0));
+    assert_eq!(runs(&app).await, [(3, 16)]);
+    assert_eq!(audited(&app, bulk).await, (16, 16));
     app.db.verify().await;
     drop(other);
 }
