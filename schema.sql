@@ -401,17 +401,18 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON oncehook.audit
   FOR EACH STATEMENT EXECUTE FUNCTION oncehook.audit_is_append_only();
 
 -- A bulk replay: new runs of every finished one that fits, as one order of a person.
--- Written: by its start, `stop` and `continue`; by whichever node opens its next page. Never deleted.
+-- Written: by its start, by `stop`, `continue` and `give-up`; by whoever opens its next page, a node or the
+-- command. Never deleted.
 -- What it means is fixed by its start: the (event, handler) that were received in [since, until), whose
 -- last run ended with one of `results` at `started_at` or before. NULL for source, handler and type: any.
 -- Invariant: the cursor (`after_event`, `after_handler`) moves in the transaction that opens the page's
--- runs, under a lock that compares it; so each (event, handler) is met once, by whichever node, and a
--- bulk replay that was interrupted at any moment goes on behind the last page that was committed.
+-- runs, under a lock that compares it; so each (event, handler) is met once, whoever does it, and a bulk
+-- replay that was interrupted at any moment goes on behind the last page that was committed.
 -- Invariant: `replayed` is the number of audit rows whose `bulk` is its id.
 -- `next_at`: when its next page is due, which keeps `rate` over all nodes; while a node reads a page, when
 -- another may take it for dead.
 -- `refusals`: the first hundred of what was not opened, and why. `type` has * for any run of characters.
--- `given_up`: another one was started in its place.
+-- `given_up`: ended before it was complete, by a person or for another one in its place.
 CREATE TABLE oncehook.bulk_replay (
   id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   source_id     int,
