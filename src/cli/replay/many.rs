@@ -178,7 +178,14 @@ async fn follow(
     let program = words::program(&context.environment);
     let hint = format!("`{program} replay --continue {bulk} --reason WHY` goes on with it");
     tokio::select! {
-        done = open_pages(context, store, bulk, config) => done.map_err(|failure| failure.hint(hint)),
+        done = open_pages(context, store, bulk, config) => match done {
+            Ok(done) if done.state != "complete" => {
+                let state = done.state.replace('_', " ");
+                let ready = words::count(done.replayed, "run is", "runs are");
+                Err(Failure::no(format!("bulk {bulk} is {state}, {ready} ready")).hint(hint))
+            }
+            done => done.map_err(|failure| failure.hint(hint)),
+        },
         Ok(()) = tokio::signal::ctrl_c() => {
             let (word, why) = (BulkWord::Stop, "interrupted");
             store.tell_bulk(bulk, word, why, &context.actor()).await?;

@@ -204,8 +204,8 @@ async fn what_finishes_after_the_start_is_not_meant() {
     until_booked(&app, 6 + before + 1).await;
     let ran = go_on(&app, &bulk.to_string()).await;
     assert_eq!(ran.code, Some(0), "{}", ran.said());
-    until_booked(&app, 9).await;
     assert_eq!(standing(&app, bulk).await, ("complete".into(), 2, 0));
+    until_booked(&app, 9).await;
     assert_eq!(runs(&app).await, [(2, 3), (3, 3)]);
     app.db.verify().await;
 }
@@ -240,4 +240,10 @@ async fn ctrl_c_stops_it_everywhere() {
         .all("SELECT action FROM oncehook.audit WHERE subject = '1' ORDER BY id")
         .await;
     assert_eq!(actions, ["replay.bulk", "replay.bulk.stop"]);
+    // Stopped by another, a command that waits for its end says that it is not complete.
+    let mut command = spawn(&app, None, &["--continue", "1"]);
+    until_standing(&app, 1, "running").await;
+    let line = ["replay", "--stop", "1", "--reason", "enough"];
+    oncehook(&app.config(), &line, &[]).await;
+    assert_eq!(command.wait().await.unwrap().code(), Some(1));
 }
