@@ -380,7 +380,8 @@ CREATE TABLE oncehook.rejected (
 
 -- Who did what, why.
 -- Written: in the transaction of the action itself (replay, resolve, handlers retire, pause, resume).
--- Append-only, by a trigger. `subject` is an event id, or a handler's or source's name.
+-- Append-only, by a trigger. `subject` is an event id, a handler's or source's name, or a bulk replay's
+-- number, which the new runs that it opened have as `bulk` in `after`.
 CREATE TABLE oncehook.audit (
   id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at      timestamptz NOT NULL DEFAULT now(),
@@ -392,6 +393,7 @@ CREATE TABLE oncehook.audit (
   after   jsonb
 );
 CREATE INDEX audit_subject ON oncehook.audit (subject);
+CREATE INDEX audit_bulk ON oncehook.audit ((after ->> 'bulk')) WHERE after ->> 'bulk' IS NOT NULL;
 
 CREATE FUNCTION oncehook.audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -399,6 +401,45 @@ BEGIN
 END $$;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON oncehook.audit
   FOR EACH STATEMENT EXECUTE FUNCTION oncehook.audit_is_append_only();
+
+-- A bulk replay: new runs of every finished one that fits, as one order of a person.
+-- Written: by its start, by `stop`, `continue` and `give-up`; by whoever opens its next page, a node or the
+-- command. Never deleted.
+-- What it means is fixed by its start: the (event, handler) that were received in [since, until), whose
+-- last run ended with one of `results` at `started_at` or before. NULL for source, handler and type: any.
+-- Invariant: the cursor (`after_event`, `after_handler`) moves in the transaction that opens the page's
+-- runs, under a lock that compares it; so each (event, handler) is met once, whoever does it, and a bulk
+-- replay that was interrupted at any moment goes on behind the last page that was committed.
+-- Invariant: `replayed` is the number of audit rows whose `bulk` is its id.
+-- `next_at`: when its next page is due, which keeps `rate` over all nodes; while a node reads a page, when
+-- another may take it for dead.
+-- `refusals`: the first hundred of what was not opened, and why. `type` has * for any run of characters.
+-- `given_up`: ended before it was complete, by a person or for another one in its place.
+CREATE TABLE oncehook.bulk_replay (
+  id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  source_id     int,
+  handler_id    int,
+  type          text COLLATE "C",
+  results       text[] COLLATE "C" NOT NULL,
+  since         timestamptz NOT NULL,
+  until         timestamptz NOT NULL,
+  force         bool NOT NULL,
+  verify_bytes  bool NOT NULL,
+  rate          int NOT NULL CHECK (rate > 0),
+  reason        text NOT NULL,
+  actor         text NOT NULL,
+  started_at    timestamptz NOT NULL,
+  after_event   uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+  after_handler int NOT NULL DEFAULT 0,
+  replayed      bigint NOT NULL DEFAULT 0,
+  refused       bigint NOT NULL DEFAULT 0,
+  refusals      jsonb NOT NULL DEFAULT '[]',
+  next_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  state         text COLLATE "C" NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'stopped', 'complete', 'given_up')),
+  ended_at      timestamptz,
+  CHECK ((state IN ('complete', 'given_up')) = (ended_at IS NOT NULL))
+);
+CREATE INDEX bulk_replay_due ON oncehook.bulk_replay (next_at) WHERE state = 'running';
 
 -- House-keeping ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::dispatch::Registry;
+use crate::store::bulk::{self, StoredRequest};
 use crate::store::keeper::DAYS_AHEAD;
 use crate::store::{Signal, Store, Wake};
 use crate::telemetry;
@@ -21,6 +22,10 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(15);
 const PROMOTE_PAUSE: Duration = Duration::from_millis(100);
 /// Between two looks for lanes without a head.
 const MEND_INTERVAL: Duration = Duration::from_secs(2);
+/// Between two looks for a page of a bulk replay that is due.
+const REPLAY_POLL: Duration = Duration::from_secs(1);
+/// After a page that failed; others are not to wait for this node.
+const REPLAY_PAUSE: Duration = Duration::from_secs(5);
 /// One wake-up per node and interval at most: NOTIFY takes a lock that every committing notifier
 /// in the cluster shares.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(25);
@@ -100,6 +105,35 @@ pub(super) async fn mend_lanes(store: Store, stored: Arc<Notify>) {
         }
         // It never takes more than a twentieth of the time.
         tokio::time::sleep(MEND_INTERVAL.max(began.elapsed() * 20)).await;
+    }
+}
+
+/// Opens pages of bulk replays, one at a time: of those that people started here, at another node or by
+/// command, and that nobody else goes on with.
+pub(super) async fn replay(store: Store, registry: Arc<Registry>, stored: Arc<Notify>) {
+    loop {
+        let active = registry.current();
+        let check = |request: &StoredRequest| {
+            let source = active.sources.get(&request.source);
+            bulk::verify(source.map(|(_, source)| source.as_ref()), request)
+        };
+        let pause = match store.next_page(None, &check).await {
+            Ok(Some(page)) => {
+                if page.opened > 0 {
+                    stored.notify_one();
+                }
+                if page.last {
+                    tracing::info!(bulk = page.bulk, "bulk replay complete");
+                }
+                page.wait.min(REPLAY_POLL)
+            }
+            Ok(None) => REPLAY_POLL,
+            Err(error) => {
+                tracing::warn!(error = %error, "no page of a bulk replay opened; it is tried again");
+                REPLAY_PAUSE
+            }
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -153,14 +153,22 @@ impl Engine {
             Arc::clone(&stored),
         );
         let refusals = Refusals::start(store.clone());
-        let background = vec![
+        let mut background = vec![
             tokio::spawn(relay),
             tokio::spawn(background::keep(store.clone())),
             tokio::spawn(background::promote(store.clone(), Arc::clone(&stored))),
             tokio::spawn(background::mend_lanes(store.clone(), Arc::clone(&stored))),
             tokio::spawn(background::measure(store.clone(), Arc::clone(&registry))),
-            tokio::spawn(background::signal(store.clone(), stored, Arc::clone(&wake))),
+            tokio::spawn(background::signal(
+                store.clone(),
+                Arc::clone(&stored),
+                Arc::clone(&wake),
+            )),
         ];
+        if dispatcher.is_some() {
+            let replay = background::replay(store.clone(), Arc::clone(&registry), stored);
+            background.push(tokio::spawn(replay));
+        }
         Ok(Self(Arc::new(Inner {
             store,
             http,

@@ -106,7 +106,7 @@ struct Replay {
 }
 
 /// A command of people: what it must hold beside its shape.
-trait Command: DeserializeOwned {
+pub(super) trait Command: DeserializeOwned {
     /// Its members, for who got them wrong.
     const FORM: &'static str;
     /// Texts that the database gets.
@@ -254,15 +254,16 @@ fn stopped_answer(cause: body::Cause) -> HttpResponse {
     }
 }
 
-fn parse<T: Command>(body: &[u8]) -> Result<T, Problem> {
-    let invalid = |detail: String| {
-        Problem::with(
-            StatusCode::BAD_REQUEST,
-            "invalid-command",
-            "Command not understood",
-            detail,
-        )
-    };
+pub(super) fn invalid(detail: String) -> Problem {
+    Problem::with(
+        StatusCode::BAD_REQUEST,
+        "invalid-command",
+        "Command not understood",
+        detail,
+    )
+}
+
+pub(super) fn parse<T: Command>(body: &[u8]) -> Result<T, Problem> {
     let wanted: T = serde_json::from_slice(body)
         .map_err(|error| invalid(format!("The body must be {}: {error}.", T::FORM)))?;
     if wanted.reason().trim().is_empty() {
@@ -280,7 +281,7 @@ pub(super) async fn only_get(_request: HttpRequest, payload: web::Payload) -> Ht
     early::without_reading(method_not_allowed("GET"), payload)
 }
 
-fn method_not_allowed(allowed: &'static str) -> HttpResponse {
+pub(super) fn method_not_allowed(allowed: &'static str) -> HttpResponse {
     let problem = Problem::with(
         StatusCode::METHOD_NOT_ALLOWED,
         "method-not-allowed",
@@ -305,7 +306,7 @@ pub(super) fn answer<T: Serialize>(found: Result<T, StoreError>) -> HttpResponse
 
 /// What the store says of missing and refused things is written for people and holds no payload;
 /// anything else is between us and the database.
-fn failed(error: &StoreError) -> HttpResponse {
+pub(super) fn failed(error: &StoreError) -> HttpResponse {
     match error {
         StoreError::PayloadExpired(detail) => Problem::with(
             StatusCode::GONE,

@@ -1,6 +1,5 @@
 //! Handlers and sources as they stand, on the API listener; pausing and resuming them.
 
-use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +8,7 @@ use crate::engine::Engine;
 use crate::store::flow::{HandlerInfo, Pausable};
 
 use super::early;
-use super::events::{ACTOR, answer, command, only_get};
+use super::events::{ACTOR, answer, command, invalid, only_get};
 use super::problem::Problem;
 
 /// Registers `/v1/handlers`, `/v1/sources` and what is below them.
@@ -97,14 +96,6 @@ async fn switch(
 }
 
 fn parse(body: &[u8]) -> Result<Switch, Problem> {
-    let invalid = |detail: String| {
-        Problem::with(
-            StatusCode::BAD_REQUEST,
-            "invalid-command",
-            "Command not understood",
-            detail,
-        )
-    };
     let wanted: Switch = serde_json::from_slice(body).map_err(|error| {
         invalid(format!(
             "The body must be {{\"reason\": text}}, or {{}}: {error}."

@@ -16,6 +16,7 @@ mod health;
 mod inbox;
 mod incoming;
 mod problem;
+mod replays;
 mod server;
 mod webhook;
 #[cfg(test)]

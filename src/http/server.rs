@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::engine::Engine;
 
 use super::inbox::{Inbox, Limits};
-use super::{early, events, flow, health};
+use super::{early, events, flow, health, replays};
 
 /// Worker threads of the public listener.
 const PUBLIC_WORKERS: usize = 2;
@@ -118,7 +118,8 @@ fn api(
         app.app_data(engine.clone())
             .configure(health::routes)
             .configure(events::routes)
-            .configure(flow::routes);
+            .configure(flow::routes)
+            .configure(replays::routes);
         if let Some(metrics) = &metrics {
             app.app_data(metrics.clone())
                 .configure(health::metrics_route);

@@ -5,6 +5,7 @@
 //! lives across a network call.
 
 pub(crate) mod audit;
+pub mod bulk;
 pub(crate) mod cap;
 pub(crate) mod connection;
 pub(crate) mod delivery;
@@ -25,7 +26,6 @@ pub mod query;
 pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;
-pub mod replay_many;
 mod resolve;
 pub mod sample;
 mod settings;

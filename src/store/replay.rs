@@ -95,7 +95,7 @@ impl Store {
         transaction: &Transaction<'_>,
         request: &ReplayRequest,
         found: &super::query::Found,
-        bulk: Option<Uuid>,
+        bulk: Option<i64>,
     ) -> Result<(Replayed, Option<LaneOf>), StoreError> {
         let handler = handler_by_name(transaction, &request.handler).await?;
         let pair = || {
@@ -320,7 +320,7 @@ async fn record(
     found: &super::query::Found,
     handler: &Handler,
     opened: &Opened<'_>,
-    bulk: Option<Uuid>,
+    bulk: Option<i64>,
 ) -> Result<Replayed, StoreError> {
     let Opened {
         run,

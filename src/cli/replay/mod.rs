@@ -16,34 +16,36 @@ const EXAMPLES: &str = "Examples:\n\
     \x20 oncehook replay stripe-main evt_1 --handler ledger --reason 'account 42 was missing'\n\
     \x20 oncehook replay --missing --handler ledger --since 7d --dry-run --reason 'handler is new'\n\
     \x20 oncehook replay --all stripe-main --handler ledger --since 2d --reason 'account was closed'\n\
-    \x20 oncehook replay --all --every-handler --since 2d --rate 20 --reason 'outage of the ledger' --yes";
+    \x20 oncehook replay --all --every-handler --since 2d --rate 20 --reason 'outage of the ledger' --yes\n\
+    \x20 oncehook replay --continue 7 --reason 'the terminal was lost'";
 
 /// Run a handler again for an event, for many, or for the events it missed.
 ///
 /// Refused while a run is live. A dead letter keeps its effect key. A run that succeeded is only
 /// repeated with --force, under a new effect key: outside effects happen again.
 ///
-/// With --all: every finished run that fits. Without --yes it only counts.
+/// With --all: every finished run that fits, as one bulk with a number. Without --yes it only counts. It means
+/// what had finished when it began; interrupted, it goes on by its number, by `serve` or by --continue.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// Source name. With --all: only this one's events.
-    #[arg(required_unless_present_any = ["missing", "all"], conflicts_with = "missing")]
+    #[arg(required_unless_present_any = ["missing", "all", "bulk"], conflicts_with = "missing")]
     source: Option<String>,
     /// Event key, or the provider's event id where only one event has it.
-    #[arg(required_unless_present_any = ["missing", "all"], conflicts_with_all = ["missing", "all"])]
+    #[arg(required_unless_present_any = ["missing", "all", "bulk"], conflicts_with_all = ["missing", "all", "bulk"])]
     key: Option<String>,
     /// Handler to run.
-    #[arg(long, required_unless_present = "every_handler")]
+    #[arg(long, required_unless_present_any = ["every_handler", "bulk"], conflicts_with = "bulk")]
     handler: Option<String>,
     /// Why; kept in the audit trail.
     #[arg(long, value_parser = reason)]
     reason: String,
     /// Also when it succeeded: a new effect key, so outside effects happen again.
-    #[arg(long, conflicts_with = "missing")]
+    #[arg(long, conflicts_with_all = ["missing", "bulk"])]
     force: bool,
     /// Only if this is the number of the last run.
-    #[arg(long, value_name = "N", conflicts_with_all = ["missing", "all"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["missing", "all", "bulk"])]
     expected_run: Option<i16>,
     /// Every matching event that has neither a delivery nor an outcome for the handler.
     #[arg(long, requires = "since")]
@@ -69,6 +71,9 @@ pub(super) fn reason(text: &str) -> Result<String, String> {
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     if args.many.all {
         return many::run(context, &args).await;
+    }
+    if let Some((bulk, word)) = args.many.word() {
+        return many::say(context, &args, bulk, word).await;
     }
     if args.since.is_some() && !args.missing {
         return Err(Failure::usage("--since belongs to --missing and to --all"));

@@ -196,7 +196,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 35] = [
+pub(super) static CHECKS: [Check; 37] = [
     check(
         "key_event",
         "keys",
@@ -413,6 +413,22 @@ pub(super) static CHECKS: [Check; 35] = [
         include_str!("../sql/verify_audit_run.sql"),
         LOOK,
     ),
+    check(
+        "bulk",
+        "",
+        Reads::Since,
+        "every bulk replay ran each event once at each handler, all of it in the audit",
+        include_str!("../sql/verify_bulk.sql"),
+        LOOK,
+    ),
+    note(check(
+        "bulk_open",
+        "",
+        Reads::Live,
+        "what bulk replays are not complete",
+        include_str!("../sql/verify_bulk_open.sql"),
+        "a running node goes on with it; a stopped one by `oncehook replay --continue NUMBER --reason WHY`",
+    )),
     check(
         "attempt_event",
         "attempts",

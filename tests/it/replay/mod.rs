@@ -1,12 +1,16 @@
 //! Bulk replay: counted first, bounded, audited, and to be repeated without harm.
 
+mod api;
+mod interrupted;
+mod twice;
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::crash::{POLL, QUICK};
 use crate::support::inbox::event;
-use crate::support::{Ran, TestApp, oncehook, until};
+use crate::support::{AppBuilder, Ran, TestApp, oncehook, until};
 
 /// A ledger whose account can be closed: then everything is a dead letter.
 const ACCOUNT: &str = "
@@ -20,9 +24,35 @@ BEGIN
 END $$;
 ";
 
+/// Of a bulk replay: its state, what it counts as run again and as refused.
+async fn standing(app: &TestApp, bulk: i64) -> (String, i64, i64) {
+    let sql =
+        format!("SELECT state, replayed, refused FROM oncehook.bulk_replay WHERE id = {bulk}");
+    let rows = app.db.rows(&sql, &[]).await;
+    (rows[0].get(0), rows[0].get(1), rows[0].get(2))
+}
+
+async fn until_standing(app: &TestApp, bulk: i64, state: &str) {
+    until(&format!("bulk {bulk} is {state}"), async || {
+        standing(app, bulk).await.0 == state
+    })
+    .await;
+}
+
+/// So many (event, handler) have run so often.
+async fn runs(app: &TestApp) -> Vec<(i64, i64)> {
+    let sql = "SELECT runs, count(*) FROM (SELECT max(run)::int8 AS runs FROM oncehook.outcome GROUP BY event_id, handler_id) o GROUP BY 1 ORDER BY 1";
+    let rows = app.db.rows(sql, &[]).await;
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
 /// So many dead letters of each of two handlers, by events of two types in turn.
 async fn dead_letters(events: usize) -> TestApp {
-    let app = TestApp::builder()
+    dead_letters_of(TestApp::builder(), events).await
+}
+
+async fn dead_letters_of(builder: AppBuilder, events: usize) -> TestApp {
+    let app = builder
         .stripe("stripe")
         .setup(ACCOUNT)
         .toml(POLL)
@@ -82,7 +112,13 @@ async fn it_counts_first_and_runs_what_fits_once() {
         "{}",
         counted.stderr
     );
-    assert_eq!(app.db.count("audit").await, 0);
+    assert_eq!(
+        (
+            app.db.count("audit").await,
+            app.db.count("bulk_replay").await
+        ),
+        (0, 0)
+    );
 
     let ran = replay(
         &app,
@@ -115,7 +151,7 @@ async fn it_counts_first_and_runs_what_fits_once() {
     );
     // The timeline names the bulk, and the audit says what was asked for.
     let shown = oncehook(&app.config(), &["show", "stripe", "evt_0"], &[]).await;
-    let bulk = report["done"]["bulk"].as_str().unwrap();
+    let bulk = &report["done"]["bulk"];
     assert!(
         shown.stdout.contains(&format!(
             "event.replay (bulk {bulk}): the account is open again"
@@ -130,8 +166,18 @@ async fn it_counts_first_and_runs_what_fits_once() {
         ))
         .await;
     assert_eq!(
-        (&asked["replayed"], &asked["source"]),
-        (&json!(9), &json!("stripe"))
+        (&asked["source"], &asked["handler"], &asked["results"]),
+        (&json!("stripe"), &Value::Null, &json!(["dead"]))
+    );
+    let ended: Value = app
+        .db
+        .one(&format!(
+            "SELECT after FROM oncehook.audit WHERE action = 'replay.bulk.end' AND subject = '{bulk}'"
+        ))
+        .await;
+    assert_eq!(
+        (&ended["state"], &ended["replayed"], &ended["refused"]),
+        (&json!("complete"), &json!(9), &json!(0))
     );
     app.db.verify().await;
 }
@@ -150,47 +196,6 @@ async fn its_rate_is_kept() {
         began.elapsed()
     );
     until_booked(&app, 12).await;
-}
-
-#[tokio::test]
-async fn a_command_that_was_killed_goes_on_where_it_was() {
-    let app = dead_letters(20).await;
-    open(&app).await;
-    let mut running = tokio::process::Command::new(env!("CARGO_BIN_EXE_oncehook"))
-        .arg("--config")
-        .arg(app.config())
-        .args([
-            "replay",
-            "--all",
-            "--since",
-            "1h",
-            "--every-handler",
-            "--rate",
-            "10",
-            "--yes",
-            "--reason",
-            "again",
-        ])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    until("some are ready", async || {
-        app.db.count("audit WHERE action = 'event.replay'").await >= 10
-    })
-    .await;
-    running.kill().await.unwrap();
-    let before = app.db.count("audit WHERE action = 'event.replay'").await;
-    assert!(before < 40, "it was too quick to be interrupted");
-    let ran = replay(&app, &["--every-handler", "--rate", "1000", "--yes"]).await;
-    assert!(
-        ran.stderr
-            .contains(&format!("{} runs are ready, 0 refused", 40 - before)),
-        "{}",
-        ran.said()
-    );
-    until_booked(&app, 40).await;
-    assert_eq!(app.db.count("outcome WHERE run > 2").await, 0);
-    app.db.verify().await;
 }
 
 #[tokio::test]

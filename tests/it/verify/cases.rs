@@ -449,6 +449,38 @@ pub(super) const CASES: &[Damage] = &[
     .event("evt_plain")
     .of("mail", 7),
     damage(
+        &[("bulk", Broken)],
+        "INSERT INTO ~bulk_replay (results, since, until, force, verify_bytes, rate, reason, actor, started_at, replayed, state, ended_at)
+         VALUES ('{dead}', now(), now(), false, false, 1, 'x', 'eva', now(), 3, 'complete', now());
+         INSERT INTO ~audit (actor, action, subject, after) SELECT 'eva', 'replay.bulk.end', id::text, '{}' FROM ~bulk_replay",
+        "counts 3 new runs; the audit has 0, of 0",
+    ),
+    damage(
+        &[("bulk", Broken)],
+        "INSERT INTO ~bulk_replay (results, since, until, force, verify_bytes, rate, reason, actor, started_at, replayed, state, ended_at)
+         VALUES ('{dead}', now(), now(), false, false, 1, 'x', 'eva', now(), 2, 'complete', now());
+         INSERT INTO ~audit (actor, action, subject, after) SELECT 'eva', 'replay.bulk.end', id::text, '{}' FROM ~bulk_replay;
+         INSERT INTO ~audit (actor, action, subject, after) SELECT 'eva', 'x', 'y', jsonb_build_object('handler', 'mail', 'bulk', id) FROM ~bulk_replay, generate_series(1, 2)",
+        "counts 2 new runs; the audit has 2, of 1",
+    ),
+    damage(
+        &[("bulk", Broken)],
+        "INSERT INTO ~bulk_replay (results, since, until, force, verify_bytes, rate, reason, actor, started_at, state, ended_at)
+         VALUES ('{dead}', now(), now(), false, false, 1, 'x', 'eva', now(), 'complete', now())",
+        "is complete, and the audit does not say so",
+    ),
+    damage(
+        &[("bulk", Broken)],
+        "INSERT INTO ~audit (actor, action, subject, after) VALUES ('eva', 'x', 'y', '{\"bulk\": 99}')",
+        "the audit names bulk 99, which is not there",
+    ),
+    damage(
+        &[("bulk_open", Note)],
+        "INSERT INTO ~bulk_replay (results, since, until, force, verify_bytes, rate, reason, actor, started_at, state)
+         VALUES ('{dead}', now(), now(), false, false, 1, 'x', 'eva', now(), 'stopped')",
+        "stopped, started",
+    ),
+    damage(
         &[("attempt_event", Broken)],
         "INSERT INTO ~attempt VALUES (~uuid7(now()), #ledger, 1, gen_random_uuid(), now(), now(), 'retry', 'x')",
         "of an event that is not stored",
