@@ -332,13 +332,17 @@ impl<'c> Transaction<'c> {
         }
     }
 
+    /// ROLLBACK without an error.
+    pub(crate) async fn undo(self) {
+        if matches!(self.finish("ROLLBACK").await, Ok(Session::Clean)) {
+            self.connection.set_unclean(false);
+        }
+    }
+
     /// ROLLBACK after an error; the connection stays usable unless the error says otherwise.
     pub(crate) async fn rollback(self, cause: &StoreError) {
-        if !is_connection_error(cause)
-            && !is_stale_session(cause)
-            && matches!(self.finish("ROLLBACK").await, Ok(Session::Clean))
-        {
-            self.connection.set_unclean(false);
+        if !is_connection_error(cause) && !is_stale_session(cause) {
+            self.undo().await;
         }
     }
 }
