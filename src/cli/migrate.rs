@@ -20,9 +20,15 @@ pub(super) struct Args {
     /// Only list what is pending.
     #[arg(long)]
     dry_run: bool,
+    /// Only print what a sql handler's own database needs, for a role that may make it.
+    #[arg(long, conflicts_with = "dry_run")]
+    print_ledger: bool,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    if args.print_ledger {
+        return context.printer.line(ledger::INSTALL.trim_end());
+    }
     let settings = context.settings()?;
     let (names, word) = if args.dry_run {
         (migrate::pending(&settings).await?, "pending")
@@ -32,7 +38,12 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     let ledgers = match context.config() {
         Ok(config) => ledgers(&config, args.dry_run).await?,
         // The rest of the configuration need not be usable for the migrations.
-        Err(_) => Vec::new(),
+        Err(_) => {
+            context.printer.note(
+                "the databases of handlers are left alone: the configuration cannot be used, see `oncehook check`",
+            );
+            Vec::new()
+        }
     };
     if context.printer.json() {
         return context
@@ -54,19 +65,24 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// Makes the ledgers that are missing, or only looks for them; returns whose handlers' they are.
-async fn ledgers(config: &Config, look: bool) -> Result<Vec<String>, StoreError> {
+async fn ledgers(config: &Config, look: bool) -> Result<Vec<String>, Failure> {
     let mut made = Vec::new();
     for (handler, database) in databases(config) {
         let pending = if look {
-            !ledger::is_installed(database).await?
+            ledger::is_installed(database).await.map(|there| !there)
         } else {
-            ledger::install(database).await?
+            ledger::install(database).await
         };
-        if pending {
+        if pending.map_err(|error| failed(handler, error))? {
             made.push(handler.to_owned());
         }
     }
     Ok(made)
+}
+
+/// What was tried where a ledger could not be made or looked for.
+pub(super) fn failed(handler: &str, error: StoreError) -> Failure {
+    Failure::from(error).context(format!("ledger in the database of handler {handler:?}"))
 }
 
 /// The handlers with a database of their own.

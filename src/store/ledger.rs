@@ -19,7 +19,8 @@ use super::registry::{self, SqlFunction};
 use super::transaction::{AS_CONFIGURED, Limits, Params, Transaction, expect_rows};
 use super::{Settings, StoreError, migrate, tls};
 
-const INSTALL: &str = include_str!("ledger_install.sql");
+/// What a handler's database needs: for a role that may make it, by [`install`] or by hand.
+pub const INSTALL: &str = include_str!("ledger_install.sql");
 const PRESENT: &str = include_str!("sql/ledger_present.sql");
 const CLAIM: &str = include_str!("sql/ledger_claim.sql");
 const ANSWER: &str = include_str!("sql/ledger_answer.sql");
@@ -230,25 +231,23 @@ pub(crate) async fn begin<'c>(
     handler: &str,
     event: &SqlEvent<'_>,
 ) -> Result<(Transaction<'c>, Claimed), StoreError> {
-    // Prepared before BEGIN, so that everything travels together.
+    // Prepared before BEGIN, so that it does not travel inside.
     let claim = connection.prepared(CLAIM).await?;
     let params: Params<'_> = &[&event.effect_key, &handler, &event.run];
-    let (transaction, rows) = tokio::join!(
-        biased;
-        Transaction::begin(connection, limits),
-        claim.query(connection.client(), params),
-    );
-    let transaction = transaction?.for_handlers();
-    let row = rows.and_then(|rows| {
-        expect_rows("ledger_claim", rows.len() as u64, 1)?;
-        Ok(rows.into_iter().next())
-    });
-    match row {
-        Ok(row) => {
-            let known = row.filter(|row| !row.get::<_, bool>("begun"));
-            let claimed = known.map_or(Claimed::Begun, |row| Claimed::Applied(row.get("answer")));
-            Ok((transaction, claimed))
-        }
+    // Not sent together: behind a BEGIN that failed the row would be committed by itself, as the mark of an
+    // effect that nobody had.
+    let transaction = Transaction::begin(connection, limits).await?;
+    let transaction = transaction.for_handlers();
+    let claimed = claim
+        .query(connection.client(), params)
+        .await
+        .and_then(|rows| {
+            expect_rows("ledger_claim", rows.len() as u64, 1)?;
+            let known = rows.first().filter(|row| !row.get::<_, bool>("begun"));
+            Ok(known.map_or(Claimed::Begun, |row| Claimed::Applied(row.get("answer"))))
+        });
+    match claimed {
+        Ok(claimed) => Ok((transaction, claimed)),
         Err(error) => {
             transaction.rollback(&error).await;
             Err(error)

@@ -97,7 +97,7 @@ async fn make_ledgers(config: &Config) -> Result<(), Failure> {
             Err(error) if is_connection_error(&error) => {
                 tracing::error!(target: "oncehook", handler, error = %error, "no ledger made: its database is not reached");
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(migrate_verb::failed(handler, error)),
         }
     }
     Ok(())
