@@ -35,15 +35,14 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     } else {
         (migrate::run(&settings).await?, "applied")
     };
-    let ledgers = match context.config() {
-        Ok(config) => ledgers(&config, args.dry_run).await?,
-        // The rest of the configuration need not be usable for the migrations.
-        Err(_) => {
-            context.printer.note(
-                "the databases of handlers are left alone: the configuration cannot be used, see `oncehook check`",
-            );
-            Vec::new()
-        }
+    // The rest of the configuration need not be usable for the migrations.
+    let ledgers = if let Ok(config) = context.config() {
+        ledgers(&config, args.dry_run).await?
+    } else {
+        context.printer.note(
+            "the databases of handlers are left alone: the configuration cannot be used, see `oncehook check`",
+        );
+        Vec::new()
     };
     if context.printer.json() {
         return context

@@ -96,41 +96,14 @@ fn read(
     let (probe, probes) = target::probe(section);
     let on_uncertain = on_uncertain(section, kind);
     let database = target::database(section, vault);
+    refuse_others(section, kind?);
     let target = match kind? {
-        Kind::Sql => {
-            section.refuse(
-                &["url", "secrets", "on_unknown", "probe"],
-                "belongs to kind = \"http\", not to \"sql\"",
-            );
-            section.refuse(
-                &["concurrency"],
-                "belongs to kind = \"http\", or to a \"sql\" handler with a `database` of its own",
-            );
-            section.refuse(
-                &["breaker"],
-                "belongs to kind = \"http\": a sql function runs in this database, and what stops one stops the other; `handlers pause` holds a handler back by hand",
-            );
-            target::sql(section, target::call(section, sql_only.0), None)
-        }
+        Kind::Sql => target::sql(section, target::call(section, sql_only.0), None),
         Kind::SqlElsewhere => {
-            section.refuse(
-                &["url", "secrets", "on_unknown", "probe"],
-                "belongs to kind = \"http\", not to \"sql\": what became of a lost try stands in the ledger of its `database`",
-            );
-            section.refuse(
-                &["batch"],
-                "belongs to a \"sql\" handler without a `database` of its own: there each event is a transaction; `concurrency` says how many at once",
-            );
             let call = target::call(section, sql_only.0);
             database.and_then(|url| target::sql(section, call, Some(&url)))
         }
-        Kind::Http => {
-            section.refuse(
-                &["call", "batch", "not_yet", "database"],
-                "belongs to kind = \"sql\", not to \"http\"",
-            );
-            target::http(section, probe, vault, now).map(HandlerKind::Http)
-        }
+        Kind::Http => target::http(section, probe, vault, now).map(HandlerKind::Http),
     };
     check_lane(section, target.as_ref(), lane.as_ref());
     let timeout = timeout.unwrap_or(TIMEOUT);
@@ -171,6 +144,40 @@ fn read(
         retry_share,
         probes,
     })
+}
+
+/// Options of the other kinds.
+fn refuse_others(section: &Section<'_>, kind: Kind) {
+    match kind {
+        Kind::Sql => {
+            section.refuse(
+                &["url", "secrets", "on_unknown", "probe"],
+                "belongs to kind = \"http\", not to \"sql\"",
+            );
+            section.refuse(
+                &["concurrency"],
+                "belongs to kind = \"http\", or to a \"sql\" handler with a `database` of its own",
+            );
+            section.refuse(
+                &["breaker"],
+                "belongs to kind = \"http\", or to a \"sql\" handler with a `database` of its own: a function in this database stops with it; `handlers pause` holds a handler back by hand",
+            );
+        }
+        Kind::SqlElsewhere => {
+            section.refuse(
+                &["url", "secrets", "on_unknown", "probe"],
+                "belongs to kind = \"http\", not to \"sql\": what became of a lost try stands in the ledger of its `database`",
+            );
+            section.refuse(
+                &["batch"],
+                "belongs to a \"sql\" handler without a `database` of its own: there each event is a transaction; `concurrency` says how many at once",
+            );
+        }
+        Kind::Http => section.refuse(
+            &["call", "batch", "not_yet", "database"],
+            "belongs to kind = \"sql\", not to \"http\"",
+        ),
+    }
 }
 
 fn events(section: &Section<'_>) -> Vec<Pattern> {

@@ -231,21 +231,15 @@ pub(crate) async fn begin<'c>(
     handler: &str,
     event: &SqlEvent<'_>,
 ) -> Result<(Transaction<'c>, Claimed), StoreError> {
-    // Prepared before BEGIN, so that it does not travel inside.
-    let claim = connection.prepared(CLAIM).await?;
-    let params: Params<'_> = &[&event.effect_key, &handler, &event.run];
     // Not sent together: behind a BEGIN that failed the row would be committed by itself, as the mark of an
-    // effect that nobody had.
-    let transaction = Transaction::begin(connection, limits).await?;
-    let transaction = transaction.for_handlers();
-    let claimed = claim
-        .query(connection.client(), params)
-        .await
-        .and_then(|rows| {
-            expect_rows("ledger_claim", rows.len() as u64, 1)?;
-            let known = rows.first().filter(|row| !row.get::<_, bool>("begun"));
-            Ok(known.map_or(Claimed::Begun, |row| Claimed::Applied(row.get("answer"))))
-        });
+    // effect that nobody had. Nor prepared before it: that waits for locks, too, and without a time-out.
+    let transaction = Transaction::begin(connection, limits).await?.for_handlers();
+    let params: Params<'_> = &[&event.effect_key, &handler, &event.run];
+    let claimed = transaction.query(CLAIM, params).await.and_then(|rows| {
+        expect_rows("ledger_claim", rows.len() as u64, 1)?;
+        let known = rows.first().filter(|row| !row.get::<_, bool>("begun"));
+        Ok(known.map_or(Claimed::Begun, |row| Claimed::Applied(row.get("answer"))))
+    });
     match claimed {
         Ok(claimed) => Ok((transaction, claimed)),
         Err(error) => {

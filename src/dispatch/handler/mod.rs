@@ -135,10 +135,8 @@ impl HandlerKind {
     /// What becomes of a try whose result is unknown.
     pub fn on_unknown(&self) -> OnUnknown {
         match self {
-            // What was lost was rolled back.
-            Self::Sql { .. } | Self::Function(_) => OnUnknown::Retry,
-            // The ledger knows, and is asked by running it again.
-            Self::SqlElsewhere { .. } => OnUnknown::Retry,
+            // What was lost was rolled back; elsewhere the ledger knows, and is asked by running it again.
+            Self::Sql { .. } | Self::Function(_) | Self::SqlElsewhere { .. } => OnUnknown::Retry,
             Self::Http(target) => match target.on_unknown {
                 HttpUnknown::Retry => OnUnknown::Retry,
                 HttpUnknown::Probe(_) => OnUnknown::Probe,

@@ -271,3 +271,35 @@ async fn a_replay_asks_again_after_a_no_and_has_a_new_effect_after_a_yes() {
     assert_eq!(other.count("applied").await, 2);
     app.db.verify().await;
 }
+
+#[tokio::test]
+async fn a_row_that_another_try_holds_is_waited_for_within_the_time_out() {
+    let other = books().await;
+    let app = app(
+        "app.book",
+        &other.url,
+        &format!("{QUICK}\ntimeout = \"200ms\""),
+    )
+    .start()
+    .await;
+    let holder = other.client().await;
+    holder
+        .batch_execute("BEGIN; LOCK TABLE oncehook.applied")
+        .await
+        .unwrap();
+    put(&app, &paid("evt_1")).await;
+    until("a try has waited in vain", async || {
+        !verdicts(&app, "evt_1").await.is_empty()
+    })
+    .await;
+    holder.batch_execute("COMMIT").await.unwrap();
+    until_booked_once(&app, &other, "evt_1").await;
+    let tries = timeline(&app, "evt_1").await["attempts"].clone();
+    assert_eq!(
+        (&tries[0]["verdict"], &tries[0]["error"]),
+        (
+            &json!("retry"),
+            &json!("an earlier try is still under way in its database")
+        )
+    );
+}

@@ -3,10 +3,11 @@
 use serde_json::json;
 
 use crate::crash::{Barrier, QUICK, put};
+use crate::support::bouncer::PgBouncer;
 use crate::support::inbox::event;
 use crate::support::{Action, until};
 
-use super::{app, books, proxied_books};
+use super::{app, books, proxied_books, until_booked_once};
 
 #[tokio::test]
 async fn a_lane_keeps_its_order_over_a_lost_commit_and_skips_what_is_older() {
@@ -62,4 +63,26 @@ async fn caps_over_all_nodes_bound_what_is_open_there() {
     until("all are done", async || app.db.count("outcome").await == 6).await;
     assert_eq!(other.count("app.ledger").await, 6);
     app.db.verify().await;
+}
+
+#[tokio::test]
+async fn behind_a_pooler_with_fewer_sessions_each_effect_is_there_once() {
+    let other = books().await;
+    let Some(pooler) = PgBouncer::start(&other, "transaction", 2).await else {
+        return;
+    };
+    let app = app("app.book", &pooler.url(&other.name), QUICK)
+        .start()
+        .await;
+    for n in 0..40 {
+        put(
+            &app,
+            &event(&format!("evt_{n}"), "x", json!({"id": "ch_1"})),
+        )
+        .await;
+    }
+    for n in 0..40 {
+        until_booked_once(&app, &other, &format!("evt_{n}")).await;
+    }
+    assert_eq!(app.db.count("attempt").await, 0, "no try failed");
 }
