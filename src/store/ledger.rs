@@ -299,11 +299,14 @@ pub(crate) async fn keep(
     answer: Option<&Value>,
 ) -> Result<(), StoreError> {
     let params: Params<'_> = &[&event.effect_key, &answer];
-    let (planned, kept) = tokio::join!(
+    // The outcome outlasts a crash, so must what it tells of.
+    let (planned, durable, kept) = tokio::join!(
         biased;
         transaction.plan_by_index(),
+        transaction.durable(),
         transaction.execute(ANSWER, params),
     );
     planned?;
+    durable?;
     expect_rows("ledger_answer", kept?, 1)
 }

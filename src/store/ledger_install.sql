@@ -33,7 +33,7 @@ END $$;
 -- One row per effect: written in the transaction that has the effect, so both are there or neither. The unique
 -- key is what keeps a second try from having it again. Nothing of oncehook deletes here.
 CREATE TABLE IF NOT EXISTS oncehook.applied (
-  effect_key text PRIMARY KEY,
+  effect_key text COLLATE "C" PRIMARY KEY,
   handler    text NOT NULL,
   run        int NOT NULL,                          -- the run that was answered
   answer     jsonb,                                 -- what the function answered; NULL: done

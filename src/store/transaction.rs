@@ -225,6 +225,11 @@ impl<'c> Transaction<'c> {
             .await?)
     }
 
+    /// As at the beginning, whatever a handler has set since.
+    pub(super) async fn durable(&self) -> Result<(), StoreError> {
+        Ok(self.connection.client().batch_execute(DURABLE).await?)
+    }
+
     /// The operator's plans, for a handler's statements; [`Transaction::for_handlers`] goes before.
     pub(crate) async fn plan_as_configured(&self) -> Result<(), StoreError> {
         Ok(self

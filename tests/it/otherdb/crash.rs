@@ -122,12 +122,22 @@ async fn killed_behind_its_commit_the_users_database_answers_from_the_ledger() {
     app.db.verify().await;
 }
 
-/// Written and flushed, and waiting for a standby that never comes: whoever is killed there cannot know.
+/// Written and flushed, and waiting for a standby that never comes: whoever is killed there cannot know. Nor does a
+/// function make the COMMIT one that waits for nothing.
 #[tokio::test]
 async fn killed_in_the_middle_of_its_commit_the_users_database_has_the_effect_once() {
     let cluster = OwnCluster::start().await;
     let other = books_on(cluster.url()).await;
-    let app = booking(&other.url).start().await;
+    other
+        .execute(
+            "CREATE FUNCTION app.book_carelessly(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $$
+             BEGIN
+               SET LOCAL synchronous_commit = off;
+               RETURN app.book(event);
+             END $$",
+        )
+        .await;
+    let app = app("app.book_carelessly", &other.url, QUICK).start().await;
     let admin = TestDb::blank_on(cluster.url()).await;
     admin
         .execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
