@@ -4,19 +4,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::dispatch::{
-    BreakerPolicy, HandlerKind, HandlerSpec, HttpProbe, HttpTarget, HttpUnknown, RETRY_SHARE,
-};
+use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, HttpUnknown, RETRY_SHARE};
 use crate::domain::{
-    Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, ProbeSchedule,
-    RetryPolicy, VersionBy,
+    Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
 };
-use crate::provider::{self, Options};
 
-use super::secret::{self, Vault};
+use super::secret::Vault;
 use super::section::Section;
 use super::source::{name, was};
-use super::units;
+use super::{target, units};
 
 /// Longest run of one delivery unless said otherwise.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,6 +33,8 @@ pub(super) const CONCURRENCY: u16 = 16;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Sql,
+    /// With a database of its own.
+    SqlElsewhere,
     Http,
 }
 
@@ -62,7 +60,11 @@ fn read(
     let kind_given = section.required("kind", "\"sql\" or \"http\"").is_some();
     let kind = kind_given
         .then(|| section.word("kind", &[("sql", Kind::Sql), ("http", Kind::Http)]))
-        .flatten();
+        .flatten()
+        .map(|kind| match kind {
+            Kind::Sql if section.has("database") => Kind::SqlElsewhere,
+            kind => kind,
+        });
     let events = events(section);
     let timeout = section.positive("timeout");
     if timeout.is_some_and(|timeout| timeout > TIMEOUT_MAX) {
@@ -91,35 +93,25 @@ fn read(
     let concurrency = section
         .integer("concurrency", &(1..=1_024))
         .and_then(|n| u16::try_from(n).ok());
-    let (probe, probes) = probe(section);
+    let (probe, probes) = target::probe(section);
     let on_uncertain = on_uncertain(section, kind);
+    let database = target::database(section, vault);
+    refuse_others(section, kind?);
     let target = match kind? {
-        Kind::Sql => {
-            section.refuse(
-                &["url", "secrets", "on_unknown", "probe", "concurrency"],
-                "belongs to kind = \"http\", not to \"sql\"",
-            );
-            section.refuse(
-                &["breaker"],
-                "belongs to kind = \"http\": a sql function runs in this database, and what stops one stops the other; `handlers pause` holds a handler back by hand",
-            );
-            call(section, sql_only.0).map(|call| HandlerKind::Sql { call })
+        Kind::Sql => target::sql(section, target::call(section, sql_only.0), None),
+        Kind::SqlElsewhere => {
+            let call = target::call(section, sql_only.0);
+            database.and_then(|url| target::sql(section, call, Some(&url)))
         }
-        Kind::Http => {
-            section.refuse(
-                &["call", "batch", "not_yet"],
-                "belongs to kind = \"sql\", not to \"http\"",
-            );
-            http(section, probe, vault, now).map(HandlerKind::Http)
-        }
+        Kind::Http => target::http(section, probe, vault, now).map(HandlerKind::Http),
     };
     check_lane(section, target.as_ref(), lane.as_ref());
     let timeout = timeout.unwrap_or(TIMEOUT);
     let lease = lease.unwrap_or(match kind? {
         Kind::Sql => LEASE_SQL,
-        Kind::Http => timeout + LEASE_BEYOND_TIMEOUT,
+        Kind::SqlElsewhere | Kind::Http => timeout + LEASE_BEYOND_TIMEOUT,
     });
-    if kind == Some(Kind::Http) && lease < timeout + LEASE_MARGIN {
+    if kind != Some(Kind::Sql) && lease < timeout + LEASE_MARGIN {
         section.error(
             "lease",
             format!(
@@ -152,6 +144,40 @@ fn read(
         retry_share,
         probes,
     })
+}
+
+/// Options of the other kinds.
+fn refuse_others(section: &Section<'_>, kind: Kind) {
+    match kind {
+        Kind::Sql => {
+            section.refuse(
+                &["url", "secrets", "on_unknown", "probe"],
+                "belongs to kind = \"http\", not to \"sql\"",
+            );
+            section.refuse(
+                &["concurrency"],
+                "belongs to kind = \"http\", or to a \"sql\" handler with a `database` of its own",
+            );
+            section.refuse(
+                &["breaker"],
+                "belongs to kind = \"http\", or to a \"sql\" handler with a `database` of its own: a function in this database stops with it; `handlers pause` holds a handler back by hand",
+            );
+        }
+        Kind::SqlElsewhere => {
+            section.refuse(
+                &["url", "secrets", "on_unknown", "probe"],
+                "belongs to kind = \"http\", not to \"sql\": what became of a lost try stands in the ledger of its `database`",
+            );
+            section.refuse(
+                &["batch"],
+                "belongs to a \"sql\" handler without a `database` of its own: there each event is a transaction; `concurrency` says how many at once",
+            );
+        }
+        Kind::Http => section.refuse(
+            &["call", "batch", "not_yet", "database"],
+            "belongs to kind = \"sql\", not to \"http\"",
+        ),
+    }
 }
 
 fn events(section: &Section<'_>) -> Vec<Pattern> {
@@ -332,15 +358,19 @@ fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u1
 
 /// What a handler's lane must be for its other settings.
 fn check_lane(section: &Section<'_>, target: Option<&HandlerKind>, lane: Option<&LaneBy>) {
+    let is_call = matches!(
+        target,
+        Some(HandlerKind::Http(_) | HandlerKind::SqlElsewhere { .. })
+    );
+    if is_call && section.has("apply_if_newer") && lane != Some(&LaneBy::Entity) {
+        section.error(
+            "apply_if_newer",
+            "`apply_if_newer` of an \"http\" handler, or of one with a `database` of its own, needs lane = \"entity\": else an older and a newer event could be on their way at once",
+        );
+    }
     let Some(HandlerKind::Http(http)) = target else {
         return;
     };
-    if section.has("apply_if_newer") && lane != Some(&LaneBy::Entity) {
-        section.error(
-            "apply_if_newer",
-            "`apply_if_newer` of an \"http\" handler needs lane = \"entity\": else an older and a newer event could be on their way at once",
-        );
-    }
     if section.has("lane_on_uncertain") && matches!(http.on_unknown, HttpUnknown::Retry) {
         section.error(
             "lane_on_uncertain",
@@ -361,10 +391,10 @@ fn on_uncertain(section: &Section<'_>, kind: Option<Kind>) -> OnUncertain {
             "`lane_on_uncertain` says what a lane does, and this handler has none: write `lane`, for example lane = \"entity\"",
         );
     }
-    if kind == Some(Kind::Sql) {
+    if matches!(kind, Some(Kind::Sql | Kind::SqlElsewhere)) {
         section.refuse(
             &["lane_on_uncertain"],
-            "belongs to kind = \"http\": what a sql function did in a transaction that is lost was rolled back, so its result is never unknown",
+            "belongs to kind = \"http\": what a sql function did in a transaction that is lost was rolled back, or stands in the ledger of its `database`, so its result is never unknown",
         );
     }
     if given == OnUncertain::Skip && section.has("apply_if_newer") {
@@ -398,177 +428,4 @@ fn budget<'s>(
     }
     below.finish();
     budget
-}
-
-fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> {
-    let Some(call) = call else {
-        if !section.has("call") {
-            section.error(
-                "call",
-                "`call` is missing: the function to call, such as \"app.record_payment\"",
-            );
-        }
-        return None;
-    };
-    let plain = |part: &str| {
-        (1..=63).contains(&part.len())
-            && part.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-    };
-    match call.split_once('.') {
-        Some((schema, function)) if plain(schema) && plain(function) => Some(call.to_owned()),
-        _ => {
-            section.error(
-                "call",
-                format!(
-                    "`call` is {call:?}, but must be schema.function in lower case (a-z, 0-9, _), such as \"app.record_payment\""
-                ),
-            );
-            None
-        }
-    }
-}
-
-fn http(
-    section: &Section<'_>,
-    probe: Option<HttpProbe>,
-    vault: Vault<'_>,
-    now: Timestamp,
-) -> Option<HttpTarget> {
-    let on_unknown = on_unknown(section, probe);
-    let url = section
-        .required("url", "where to post to")
-        .and_then(|url| match check_url(url) {
-            Ok(()) => Some(url.to_owned()),
-            Err(message) => {
-                section.error("url", format!("`url` {message}"));
-                None
-            }
-        });
-    // Ours are Standard Webhooks signatures: that preset knows what a usable secret is.
-    let signer = provider::build("standard-webhooks", &Options::default()).ok();
-    let written = secret::read_all(section, vault, signer.as_deref(), now);
-    if !written.is_empty() && !written.iter().any(|labelled| labelled.secret.alive(now)) {
-        section.error(
-            "secrets",
-            "every secret has ended: calls would go out unsigned; add one that lives",
-        );
-    }
-    let secrets: Vec<_> = written
-        .into_iter()
-        .filter(|labelled| labelled.secret.alive(now))
-        .map(|labelled| {
-            if labelled.text.expose().starts_with("whpk_") {
-                section.error(
-                    "secrets",
-                    format!(
-                        "secret {:?} is a public key (whpk_): it cannot sign; use a whsec_ secret",
-                        labelled.secret.label
-                    ),
-                );
-            }
-            (labelled.secret.label, labelled.text)
-        })
-        .collect();
-    Some(HttpTarget {
-        url: url?,
-        secrets,
-        on_unknown: on_unknown?,
-    })
-}
-
-/// `on_unknown` has no default: only the user knows whether the receiver may see a call twice.
-fn on_unknown(section: &Section<'_>, probe: Option<HttpProbe>) -> Option<HttpUnknown> {
-    section.required(
-        "on_unknown",
-        "write on_unknown = \"retry\" if the receiver honours the Idempotency-Key header, so that a call whose answer was lost can be sent again; \"probe\" if it can be asked what became of a key; \"hold\" if neither, and a person decides",
-    )?;
-    let word = section.word("on_unknown", &[("retry", 0), ("probe", 1), ("hold", 2)])?;
-    if word != 1 && section.has("probe") {
-        section.error("probe", "belongs to on_unknown = \"probe\"");
-    }
-    match word {
-        0 => Some(HttpUnknown::Retry),
-        1 => {
-            if !section.has("probe") {
-                section.error(
-                    "on_unknown",
-                    "on_unknown = \"probe\" needs to know whom to ask: write probe = { url = \"https://../by-key/{effect_key}\" }",
-                );
-            }
-            probe.map(HttpUnknown::Probe)
-        }
-        _ => Some(HttpUnknown::Hold),
-    }
-}
-
-/// How and when the receiver is asked about a call.
-fn probe(section: &Section<'_>) -> (Option<HttpProbe>, ProbeSchedule) {
-    let Some(below) = section.below("probe", format!("{}, probe", section.place)) else {
-        return (None, ProbeSchedule::default());
-    };
-    let url = below
-        .required("url", "whom to ask; {effect_key} stands for the key")
-        .and_then(|url| match check_probe_url(url) {
-            Ok(()) => Some(url.to_owned()),
-            Err(message) => {
-                below.error("url", format!("`url` {message}"));
-                None
-            }
-        });
-    let post = below.word("method", &[("GET", false), ("POST", true)]);
-    let not_found = below.word("not_found", &[("unknown", false), ("absent", true)]);
-    let schedule = match below.texts("after") {
-        None => ProbeSchedule::default(),
-        Some(times) => times
-            .iter()
-            .map(|(text, _)| units::duration(text).ok())
-            .collect::<Option<Vec<_>>>()
-            .and_then(ProbeSchedule::new)
-            .unwrap_or_else(|| {
-                below.error(
-                    "after",
-                    format!(
-                        "`after` must be 1 to {} durations, each longer than the one before, such as [\"5s\", \"30s\", \"2m\"]",
-                        ProbeSchedule::PROBES_MAX
-                    ),
-                );
-                ProbeSchedule::default()
-            }),
-    };
-    below.finish();
-    let probe = url.map(|url| HttpProbe {
-        url,
-        post: post.unwrap_or(false),
-        not_found_is_absent: not_found.unwrap_or(false),
-    });
-    (probe, schedule)
-}
-
-/// As [`check_url`], with the key's place filled.
-fn check_probe_url(text: &str) -> Result<(), String> {
-    let filled = text.replace("{effect_key}", "ohk_0");
-    if filled.contains(['{', '}']) {
-        return Err("knows {effect_key} only".to_owned());
-    }
-    check_url(&filled)
-}
-
-/// Whether a text is a URL we can post to.
-pub(super) fn check_url(text: &str) -> Result<(), String> {
-    // The value is not repeated: URLs may carry a password.
-    let url = reqwest::Url::parse(text)
-        .map_err(|error| format!("is not a URL ({error}): write http://.. or https://.."))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err("must begin with http:// or https://".to_owned());
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("must not hold a user name or password".to_owned());
-    }
-    if url.fragment().is_some() {
-        return Err("must not hold a fragment (#..)".to_owned());
-    }
-    Ok(())
 }

@@ -15,6 +15,7 @@ mod problem;
 mod secret;
 mod section;
 mod source;
+mod target;
 pub mod units;
 
 use std::path::{Path, PathBuf};

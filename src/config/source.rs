@@ -200,7 +200,7 @@ fn provider(
 
 fn public_url(section: &Section<'_>) -> Option<String> {
     let text = section.text("public_url")?;
-    if let Err(message) = super::handler::check_url(text) {
+    if let Err(message) = super::target::check_url(text) {
         section.error("public_url", format!("`public_url` {message}"));
         return None;
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::domain::{EffectKey, OnUnknown, Routes};
 use crate::provider::Source;
 use crate::store::delivery::{Lease, LeasedEvent};
+use crate::store::ledger::OtherDatabase;
 use crate::store::registry::SqlFunction;
 use crate::store::{Store, StoreError};
 
@@ -21,7 +22,7 @@ pub(crate) struct ActiveHandler {
     pub(crate) spec: HandlerSpec,
     /// The checked function of a `sql` handler.
     pub(crate) sql: Option<SqlFunction>,
-    /// What makes the calls of an `http` or `external` handler.
+    /// What makes the calls of a handler whose work is done outside our database.
     pub(crate) outside: Option<Outside>,
 }
 
@@ -41,6 +42,8 @@ impl ActiveHandler {
 pub(crate) enum Outside {
     Http(Arc<Calls>),
     Code(Arc<dyn External>),
+    /// The function of a `sql` handler with a database of its own.
+    Sql(Arc<OtherDatabase>),
 }
 
 impl std::fmt::Debug for Outside {
@@ -48,6 +51,7 @@ impl std::fmt::Debug for Outside {
         f.write_str(match self {
             Self::Http(_) => "Http",
             Self::Code(_) => "Code",
+            Self::Sql(_) => "Sql",
         })
     }
 }

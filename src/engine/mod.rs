@@ -21,7 +21,9 @@ use crate::domain::{Digest, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
 use crate::ingest::{Ingest, IngestConfig, Receipt, Report, Submission, Unavailable, routes_of};
 use crate::provider::{self, Provider, SettingError, Source};
-use crate::store::registry::Name;
+use crate::store::ledger::OtherDatabase;
+use crate::store::registry::{Name, SqlFunction};
+use crate::store::transaction::is_connection_error;
 use crate::store::{Store, StoreError, Wake};
 use crate::telemetry;
 
@@ -33,6 +35,8 @@ const READY_HOLDS: Duration = Duration::from_secs(1);
 const PROBE_TIME: Duration = Duration::from_secs(30);
 /// Longest wait at shutdown for what is still queued. None of it was acknowledged.
 const FLUSH: Duration = Duration::from_secs(10);
+/// Longest wait at the start for the database of a `sql` handler that has its own.
+const OTHER_READY: Duration = Duration::from_secs(3);
 
 /// What an engine runs with.
 #[derive(Debug, Clone, Default)]
@@ -356,15 +360,12 @@ async fn activate(
     sources: Vec<Source>,
     handlers: Vec<HandlerSpec>,
 ) -> Result<Active, EngineError> {
-    let mut functions = Vec::with_capacity(handlers.len());
-    for spec in &handlers {
-        functions.push(match &spec.kind {
-            HandlerKind::Sql { call } => Some(store.sql_function(&spec.name, call).await?),
-            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => None,
-        });
-    }
     let signer: Arc<dyn Provider> =
         provider::build("standard-webhooks", &provider::Options::default())?;
+    let mut found = Vec::with_capacity(handlers.len());
+    for spec in &handlers {
+        found.push(look_up(store, http, &signer, spec).await?);
+    }
     let source_names: Vec<Name<'_>> = sources
         .iter()
         .map(|s| Name {
@@ -402,17 +403,8 @@ async fn activate(
     let handlers = handlers
         .into_iter()
         .zip(handler_ids)
-        .zip(functions)
-        .map(|((spec, row), sql)| {
-            let outside = match &spec.kind {
-                HandlerKind::Sql { .. } | HandlerKind::Function(_) => None,
-                HandlerKind::Http(target) => Some(Outside::Http(Arc::new(Calls::new(
-                    http.clone(),
-                    target.clone(),
-                    Arc::clone(&signer),
-                )))),
-                HandlerKind::External(code) => Some(Outside::Code(Arc::clone(code))),
-            };
+        .zip(found)
+        .map(|((spec, row), (sql, outside))| {
             let handler = ActiveHandler {
                 id: row.id,
                 first_name: row.first_name,
@@ -427,5 +419,39 @@ async fn activate(
         sources,
         handlers,
         routes,
+    })
+}
+
+/// What is found out about a handler before it is registered: its function, or what makes its calls.
+async fn look_up(
+    store: &Store,
+    http: &reqwest::Client,
+    signer: &Arc<dyn Provider>,
+    spec: &HandlerSpec,
+) -> Result<(Option<SqlFunction>, Option<Outside>), EngineError> {
+    Ok(match &spec.kind {
+        HandlerKind::Sql { call } => (Some(store.sql_function(&spec.name, call).await?), None),
+        HandlerKind::SqlElsewhere { call, database } => {
+            let connections = usize::from(spec.concurrency);
+            let other = OtherDatabase::new(database, &spec.name, call, connections)?;
+            match tokio::time::timeout(OTHER_READY, other.ready()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) if !is_connection_error(&error) => return Err(error.into()),
+                // Receiving does not wait for it; its deliveries do.
+                Ok(Err(error)) => {
+                    tracing::error!(handler = %spec.name, error = %error, "a handler's database is not reached, its deliveries wait");
+                }
+                Err(_) => {
+                    tracing::error!(handler = %spec.name, "a handler's database does not answer, its deliveries wait");
+                }
+            }
+            (None, Some(Outside::Sql(Arc::new(other))))
+        }
+        HandlerKind::Function(_) => (None, None),
+        HandlerKind::Http(target) => {
+            let calls = Calls::new(http.clone(), target.clone(), Arc::clone(signer));
+            (None, Some(Outside::Http(Arc::new(calls))))
+        }
+        HandlerKind::External(code) => (None, Some(Outside::Code(Arc::clone(code)))),
     })
 }

@@ -53,6 +53,39 @@ pub(crate) struct SqlFailure {
     pub(crate) line: String,
 }
 
+impl SqlFailure {
+    /// The exception that a statement ended with; `None` where PostgreSQL gave no answer.
+    pub(crate) fn of(error: &tokio_postgres::Error) -> Option<Self> {
+        let db = error.as_db_error()?;
+        let object = [
+            ("table", db.table()),
+            ("column", db.column()),
+            ("constraint", db.constraint()),
+        ];
+        let object = object
+            .into_iter()
+            .filter_map(|(kind, name)| name.map(|name| format!("{kind} {name}")));
+        Some(Self {
+            code: db.code().code().to_owned(),
+            message: db.message().to_owned(),
+            object: object.collect::<Vec<_>>().join(" "),
+            line: db.where_().and_then(line).unwrap_or_default(),
+        })
+    }
+}
+
+/// Only where it happened; the quoted statement may hold values.
+fn line(context: &str) -> Option<String> {
+    const AT: &str = " line ";
+    let found = context.lines().find_map(|frame| {
+        let frame = frame.get(frame.find("PL/pgSQL function ")?..)?;
+        let number = frame.find(AT)? + AT.len();
+        let digits = frame.get(number..)?.bytes().take_while(u8::is_ascii_digit);
+        frame.get(..number + digits.count())
+    });
+    found.map(str::to_owned)
+}
+
 /// What a `sql` handler is called with, beside the event itself.
 #[derive(Debug)]
 pub(crate) struct SqlCall<'a> {

@@ -170,7 +170,7 @@ fn migrations() -> Vec<Migration> {
     migrations
 }
 
-async fn connection(settings: &Settings) -> Result<Connection, StoreError> {
+pub(super) async fn connection(settings: &Settings) -> Result<Connection, StoreError> {
     let settings = settings.with_session().unwrap_or(settings);
     let runtime =
         Handle::try_current().map_err(|error| StoreError::Unavailable(error.to_string()))?;

@@ -17,6 +17,7 @@ pub(crate) mod ingest;
 pub(crate) mod keeper;
 pub(crate) mod lanes;
 pub(crate) mod latest;
+pub mod ledger;
 pub(crate) mod locked;
 pub mod migrate;
 mod names;

@@ -118,35 +118,7 @@ impl Store {
         handler: &str,
         name: &str,
     ) -> Result<SqlFunction, StoreError> {
-        let connection: &Connection = &*self.admin().await?;
-        let wanted = || {
-            format!(
-                "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
-                 role USAGE on its schema and EXECUTE on it"
-            )
-        };
-        let rows = connection
-            .query_alone(FUNCTION, &[&name])
-            .await
-            // A name that is no name at all is an error of the lookup (class 42 or 22).
-            .map_err(|error| match error.sqlstate_class() {
-                Some("22" | "42") if !is_stale_session(&error) => StoreError::Refused(wanted()),
-                _ => error,
-            })?;
-        let row = rows.first().ok_or_else(|| StoreError::Refused(wanted()))?;
-        match row.get::<_, &str>("returns") {
-            "void" => Ok(SqlFunction {
-                call: row.get("call"),
-                answers: false,
-            }),
-            "jsonb" => Ok(SqlFunction {
-                call: row.get("call"),
-                answers: true,
-            }),
-            other => Err(StoreError::Refused(format!(
-                "handler {handler:?}: {name} returns {other}; it must return void or jsonb"
-            ))),
-        }
+        function(&*self.admin().await?, handler, name).await
     }
 
     /// Ends a handler: its unfinished deliveries become cancelled, and no configuration may use
@@ -192,6 +164,42 @@ impl Store {
         .await;
         transaction.end(done).await
     }
+}
+
+/// Looks up a `sql` handler's function in the database that it is called in.
+pub(super) async fn function(
+    connection: &Connection,
+    handler: &str,
+    name: &str,
+) -> Result<SqlFunction, StoreError> {
+    let wanted = || {
+        format!(
+            "handler {handler:?}: there is no function {name}(oncehook.delivered); create it, or give the database \
+             role USAGE on its schema and EXECUTE on it"
+        )
+    };
+    let rows = connection
+        .query_alone(FUNCTION, &[&name])
+        .await
+        // A name that is no name at all is an error of the lookup (class 42 or 22).
+        .map_err(|error| match error.sqlstate_class() {
+            Some("22" | "42") if !is_stale_session(&error) => StoreError::Refused(wanted()),
+            _ => error,
+        })?;
+    let row = rows.first().ok_or_else(|| StoreError::Refused(wanted()))?;
+    let answers = match row.get::<_, &str>("returns") {
+        "void" => false,
+        "jsonb" => true,
+        other => {
+            return Err(StoreError::Refused(format!(
+                "handler {handler:?}: {name} returns {other}; it must return void or jsonb"
+            )));
+        }
+    };
+    Ok(SqlFunction {
+        call: row.get("call"),
+        answers,
+    })
 }
 
 async fn register_sources(

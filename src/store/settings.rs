@@ -109,7 +109,7 @@ impl Settings {
         of_url.copied().unwrap_or(READY)
     }
 
-    fn parse_key(key: &'static str, url: &str) -> Result<Self, StoreError> {
+    pub(super) fn parse_key(key: &'static str, url: &str) -> Result<Self, StoreError> {
         Self::read(key, url).map_err(|reason| StoreError::Url(key, reason))
     }
 

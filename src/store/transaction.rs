@@ -225,6 +225,11 @@ impl<'c> Transaction<'c> {
             .await?)
     }
 
+    /// As at the beginning, whatever a handler has set since.
+    pub(super) async fn durable(&self) -> Result<(), StoreError> {
+        Ok(self.connection.client().batch_execute(DURABLE).await?)
+    }
+
     /// The operator's plans, for a handler's statements; [`Transaction::for_handlers`] goes before.
     pub(crate) async fn plan_as_configured(&self) -> Result<(), StoreError> {
         Ok(self
@@ -332,13 +337,17 @@ impl<'c> Transaction<'c> {
         }
     }
 
+    /// ROLLBACK without an error.
+    pub(crate) async fn undo(self) {
+        if matches!(self.finish("ROLLBACK").await, Ok(Session::Clean)) {
+            self.connection.set_unclean(false);
+        }
+    }
+
     /// ROLLBACK after an error; the connection stays usable unless the error says otherwise.
     pub(crate) async fn rollback(self, cause: &StoreError) {
-        if !is_connection_error(cause)
-            && !is_stale_session(cause)
-            && matches!(self.finish("ROLLBACK").await, Ok(Session::Clean))
-        {
-            self.connection.set_unclean(false);
+        if !is_connection_error(cause) && !is_stale_session(cause) {
+            self.undo().await;
         }
     }
 }

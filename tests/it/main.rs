@@ -26,6 +26,7 @@ mod interleave;
 mod judge;
 mod lanes;
 mod names;
+mod otherdb;
 mod outbox;
 mod postgres;
 mod readme;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use oncehook::store::{Settings, ledger};
+
 use crate::support::TestDb;
 
 const SCHEMA: &str = include_str!("../../schema.sql");
@@ -57,6 +59,9 @@ async fn migrating_from_nothing_equals_schema_sql() {
 #[tokio::test]
 async fn every_statement_can_be_prepared() {
     let db = TestDb::new().await;
+    // Some run in the database of a handler that has its own.
+    let settings = Settings::parse(&db.url).unwrap();
+    ledger::install(&settings).await.unwrap();
     let client = db.client().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sql");
     let mut prepared = 0;

@@ -7,13 +7,14 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::dispatch::HandlerKind;
+use crate::store::ledger::OtherDatabase;
 use crate::store::{Settings, Store, migrate};
 
 use super::context::{self, Context};
 use super::failure::Failure;
 use super::words;
 
-use report::{Database, Report};
+use report::{Database, Elsewhere, Report};
 
 /// Explain the configuration and say everything that is wrong with it.
 ///
@@ -21,7 +22,7 @@ use report::{Database, Report};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: oncehook check --connect")]
 pub(super) struct Args {
-    /// Also ask the database: migrations applied, functions of sql handlers there.
+    /// Also ask the databases: migrations applied, functions of sql handlers and their ledgers there.
     #[arg(long)]
     connect: bool,
 }
@@ -75,14 +76,21 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
     let store = Store::new(settings.clone(), 1)?;
     store.check_pooling().await?;
     let pending = migrate::pending(&settings).await?;
-    let calls: Vec<String> = config
-        .handlers
-        .iter()
-        .filter_map(|handler| match &handler.kind {
-            HandlerKind::Sql { call } => Some(call.clone()),
-            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => None,
-        })
-        .collect();
+    let mut calls = Vec::new();
+    let mut elsewhere = Vec::new();
+    for handler in &config.handlers {
+        match &handler.kind {
+            HandlerKind::Sql { call } => calls.push(call.clone()),
+            HandlerKind::SqlElsewhere { call, database } => {
+                let other = OtherDatabase::new(database, &handler.name, call, 1)?;
+                elsewhere.push(Elsewhere {
+                    handler: handler.name.clone(),
+                    problem: other.ready().await.err().map(|error| error.to_string()),
+                });
+            }
+            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => {}
+        }
+    }
     // Functions take an `oncehook.delivered`, which comes with the migrations.
     let missing_functions = if pending.is_empty() && !calls.is_empty() {
         store.missing_functions(&calls).await?
@@ -92,6 +100,7 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
     Ok(Database {
         pending,
         missing_functions,
+        elsewhere,
     })
 }
 
@@ -115,6 +124,14 @@ fn verdict(context: &Context, database: &Database) -> Result<(), Failure> {
         .hint(
             "a sql handler calls schema.function(event oncehook.delivered) returning void or jsonb",
         ));
+    }
+    let wrong: Vec<String> = database
+        .elsewhere
+        .iter()
+        .filter_map(Elsewhere::wrong)
+        .collect();
+    if !wrong.is_empty() {
+        return Err(Failure::no(wrong.join("\n")));
     }
     Ok(())
 }

@@ -28,6 +28,24 @@ pub(super) struct Report {
 pub(super) struct Database {
     pub(super) pending: Vec<String>,
     pub(super) missing_functions: Vec<String>,
+    /// Of sql handlers with a database of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) elsewhere: Vec<Elsewhere>,
+}
+
+/// What the database of a handler that has its own said.
+#[derive(Debug, Serialize)]
+pub(super) struct Elsewhere {
+    pub(super) handler: String,
+    /// `None`: it was reached, and function and ledger are there.
+    pub(super) problem: Option<String>,
+}
+
+impl Elsewhere {
+    pub(super) fn wrong(&self) -> Option<String> {
+        let problem = self.problem.as_ref()?;
+        Some(format!("handler {:?}: {problem}", self.handler))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -97,6 +115,18 @@ impl Report {
                 list(&database.pending, "no migration"),
                 list(&database.missing_functions, "no function")
             ));
+            lines.extend(
+                database
+                    .elsewhere
+                    .iter()
+                    .filter(|other| other.problem.is_none())
+                    .map(|other| {
+                        format!(
+                            "database of {} reached: function and ledger are there",
+                            other.handler
+                        )
+                    }),
+            );
         }
         lines.join("\n")
     }
@@ -199,6 +229,14 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
                 spec.batch
             ),
         ),
+        HandlerKind::SqlElsewhere { call, database } => (
+            "sql",
+            format!(
+                "{call}(event) in its own database {}, up to {} at once: exactly once there, by its ledger",
+                database.database(),
+                spec.concurrency
+            ),
+        ),
         // Code is given to the engine by an embedding application, never by the file.
         HandlerKind::Function(_) => ("function", String::from("code in this process")),
         HandlerKind::Http(http) => {
@@ -259,7 +297,10 @@ fn flow(spec: &HandlerSpec) -> String {
     if let Some(rate) = spec.cap.rate {
         parts.push(format!("{} over all nodes", units::show_rate(rate)));
     }
-    if matches!(spec.kind, HandlerKind::Http(_)) {
+    if matches!(
+        spec.kind,
+        HandlerKind::Http(_) | HandlerKind::SqlElsewhere { .. }
+    ) {
         parts.push(match spec.breaker {
             Some(breaker) => format!("breaker at {} % failures", breaker.failures),
             None => "no breaker".to_owned(),

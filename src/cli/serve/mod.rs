@@ -6,11 +6,13 @@ pub(super) mod signals;
 use std::io::IsTerminal as _;
 
 use crate::config::{Config, LogFormat};
-use crate::store::{Settings, Store, migrate};
+use crate::store::transaction::is_connection_error;
+use crate::store::{Settings, Store, ledger, migrate};
 use crate::telemetry::logs::{self, Form};
 
 use super::context::{self, Context};
 use super::failure::Failure;
+use super::migrate as migrate_verb;
 use super::words;
 
 use node::{Node, Origin};
@@ -45,6 +47,9 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         let store = Store::new(settings.clone(), config.dispatch.connections)?;
         store.check_pooling().await?;
         up_to_date(context, &settings, args.migrate).await?;
+        if args.migrate {
+            make_ledgers(&config).await?;
+        }
         Node::start(&config, store).await
     };
     let node = tokio::select! {
@@ -78,6 +83,24 @@ pub(super) fn start_log(context: &Context, config: &Config) -> Result<(), Failur
         LogFormat::Json | LogFormat::Auto => Form::Json,
     };
     logs::start(filter, form).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// In the databases of sql handlers that have their own. Receiving does not wait for one that is down.
+async fn make_ledgers(config: &Config) -> Result<(), Failure> {
+    for (handler, database) in migrate_verb::databases(config) {
+        match ledger::install(database).await {
+            Ok(made) => {
+                if made {
+                    tracing::info!(target: "oncehook", handler, "ledger made in its database");
+                }
+            }
+            Err(error) if is_connection_error(&error) => {
+                tracing::error!(target: "oncehook", handler, error = %error, "no ledger made: its database is not reached");
+            }
+            Err(error) => return Err(migrate_verb::failed(handler, error)),
+        }
+    }
+    Ok(())
 }
 
 async fn up_to_date(context: &Context, settings: &Settings, apply: bool) -> Result<(), Failure> {

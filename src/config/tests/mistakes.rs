@@ -1,7 +1,7 @@
 use super::{errors, with};
 
 /// Lines of a source, a handler, and what the error must say.
-const MISTAKES: [(&str, &str, &[&str]); 41] = [
+const MISTAKES: [(&str, &str, &[&str]); 50] = [
     (
         "secrets = []",
         "",
@@ -207,6 +207,51 @@ const MISTAKES: [(&str, &str, &[&str]); 41] = [
         "",
         "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nlane = \"entity\"\nlane_on_uncertain = \"wait\"",
         &["so its result is never unknown"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"mysql://u:hunter2@h/d\"",
+        &["handler \"h\"", "handler.database"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"env:EMPTY\"",
+        &["`database`", "empty"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"postgresql://u:hunter2@h/d\"\nbatch = 5",
+        &["`batch`", "each event is a transaction"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"postgresql://u:hunter2@h/d\"\non_unknown = \"retry\"",
+        &["`on_unknown`", "in the ledger of its `database`"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"postgresql://u:hunter2@h/d\"\napply_if_newer = \"occurred_at\"",
+        &["needs lane = \"entity\""],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"postgresql://u:hunter2@h/d\"\nlane = \"entity\"\nlane_on_uncertain = \"wait\"",
+        &["never unknown"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\ndatabase = \"postgresql://u:hunter2@h/d\"\nlease = \"11s\"",
+        &["`lease` (11s) must outlast `timeout` (10s)"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"sql\"\ncall = \"app.f\"\nevents = [\"*:*\"]\nconcurrency = 5",
+        &["`concurrency`", "with a `database` of its own"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nevents = [\"*:*\"]\ndatabase = \"postgresql://u:hunter2@h/d\"\n",
+        &["`database`", "belongs to kind = \"sql\""],
     ),
 ];
 

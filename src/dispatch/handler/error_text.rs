@@ -36,21 +36,8 @@ pub(super) fn of_error(error: &(dyn std::error::Error + 'static)) -> String {
         );
     }
     if let Some(database) = cause::<tokio_postgres::Error>(error) {
-        return match database.as_db_error() {
-            Some(db) => of_sql(&SqlFailure {
-                code: db.code().code().to_owned(),
-                message: db.message().to_owned(),
-                object: [
-                    ("table", db.table()),
-                    ("column", db.column()),
-                    ("constraint", db.constraint()),
-                ]
-                .into_iter()
-                .filter_map(|(kind, name)| name.map(|name| format!("{kind} {name}")))
-                .collect::<Vec<_>>()
-                .join(" "),
-                line: String::new(),
-            }),
+        return match SqlFailure::of(database) {
+            Some(failure) => of_sql(&failure),
             None => "the database connection failed inside the handler".to_owned(),
         };
     }

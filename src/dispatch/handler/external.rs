@@ -12,6 +12,7 @@ use crate::store::transaction::Transaction;
 use crate::store::{StoreError, Work};
 
 use super::super::{ActiveHandler, Outside};
+use super::elsewhere;
 use super::error_text;
 use super::function::{self, Answer, Delivered, Function, HandlerError};
 use super::transactional::{Ran, RunError};
@@ -73,37 +74,41 @@ pub(super) type Answered = (Result<Answer, HandlerError>, Option<bool>);
 /// Makes the call and tells what is known of its result. One without a result says of the receiver
 /// that it does not work.
 pub(crate) async fn call(handler: &ActiveHandler, outside: &Outside, event: &Delivered) -> Sent {
-    let timeout = handler.spec.timeout;
-    let unknown = |error: String| Verdict::Unknown { after: None, error };
-    let answered = AssertUnwindSafe(answered(outside, event)).catch_unwind();
-    let (verdict, works) = match tokio::time::timeout(timeout, answered).await {
-        Ok(Ok((Ok(answer), works))) => (function::verdict(answer), works),
-        Ok(Ok((Err(error), works))) => {
-            let after = error_text::cause::<Unknown>(error.as_ref()).and_then(|u| u.after);
-            let error = error_text::of_error(error.as_ref());
-            (Verdict::Unknown { after, error }, works)
-        }
-        Ok(Err(_)) => {
-            let error = "the handler panicked: result unknown".to_owned();
-            (unknown(error), Some(false))
-        }
-        Err(_) => {
-            let error = format!("no answer within {timeout:?}: result unknown");
-            (unknown(error), Some(false))
-        }
+    let timeout = match outside {
+        Outside::Http(_) | Outside::Code(_) => handler.spec.timeout,
+        Outside::Sql(_) => handler.spec.timeout + elsewhere::BEYOND_TIMEOUT,
     };
-    Sent { verdict, works }
+    let unknown = |error: String| Sent {
+        verdict: Verdict::Unknown { after: None, error },
+        works: Some(false),
+    };
+    let sent = AssertUnwindSafe(sent(handler, outside, event)).catch_unwind();
+    match tokio::time::timeout(timeout, sent).await {
+        Ok(Ok(sent)) => sent,
+        Ok(Err(_)) => unknown("the handler panicked: result unknown".to_owned()),
+        Err(_) => unknown(format!("no answer within {timeout:?}: result unknown")),
+    }
 }
 
-async fn answered(outside: &Outside, event: &Delivered) -> Answered {
-    match outside {
+async fn sent(handler: &ActiveHandler, outside: &Outside, event: &Delivered) -> Sent {
+    let (answer, works) = match outside {
         Outside::Http(calls) => calls.send(event).await,
         Outside::Code(code) => {
             let answer = code.call(&event.effect_key, event).await;
             let works = !matches!(answer, Err(_) | Ok(Answer::Retry(..)));
             (answer, Some(works))
         }
-    }
+        Outside::Sql(other) => return elsewhere::call(other, handler, event).await,
+    };
+    let verdict = match answer {
+        Ok(answer) => function::verdict(answer),
+        Err(error) => {
+            let after = error_text::cause::<Unknown>(error.as_ref()).and_then(|u| u.after);
+            let error = error_text::of_error(error.as_ref());
+            Verdict::Unknown { after, error }
+        }
+    };
+    Sent { verdict, works }
 }
 
 /// Asks about the call; whatever is no answer is "cannot tell".
@@ -113,6 +118,7 @@ pub(crate) async fn probe(handler: &ActiveHandler, outside: &Outside, event: &De
         match outside {
             Outside::Http(calls) => calls.probe(event).await,
             Outside::Code(code) => code.probe(&event.effect_key, event).await,
+            Outside::Sql(_) => Err("its ledger is asked by running it again".into()),
         }
     };
     let asked = AssertUnwindSafe(asked).catch_unwind();

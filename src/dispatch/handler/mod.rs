@@ -1,6 +1,7 @@
 //! What reacts to an event.
 
 mod answer;
+mod elsewhere;
 pub(super) mod error_text;
 pub(super) mod external;
 pub(super) mod function;
@@ -14,6 +15,8 @@ use std::time::Duration;
 use crate::domain::{
     Cap, LaneBy, OnUnknown, Pattern, Policy, Priorities, ProbeSchedule, SecretText, VersionBy,
 };
+
+use crate::store::{Settings, StoreError, ledger};
 
 use super::flow::BreakerPolicy;
 
@@ -66,7 +69,9 @@ impl HandlerSpec {
     pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
         let timeout = Duration::from_secs(10);
         let lease = match kind {
-            HandlerKind::Http(_) | HandlerKind::External(_) => timeout + Duration::from_mins(1),
+            HandlerKind::Http(_) | HandlerKind::External(_) | HandlerKind::SqlElsewhere { .. } => {
+                timeout + Duration::from_mins(1)
+            }
             HandlerKind::Sql { .. } | HandlerKind::Function(_) => Duration::from_secs(30),
         };
         Self {
@@ -98,6 +103,14 @@ pub enum HandlerKind {
         /// Qualified name of a function `(oncehook.delivered) returns void or jsonb`.
         call: String,
     },
+    /// A SQL function in another database: there it takes effect once, by the ledger that
+    /// [`ledger::install`] makes.
+    SqlElsewhere {
+        /// Qualified name of a function `(oncehook.delivered) returns void or jsonb`, there.
+        call: String,
+        /// How it is reached.
+        database: Settings,
+    },
     /// Your own code in the engine's transaction (crate users).
     Function(Arc<dyn Function>),
     /// A signed POST.
@@ -107,11 +120,23 @@ pub enum HandlerKind {
 }
 
 impl HandlerKind {
+    /// A SQL function in the database of this URL.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Url`]; the text never holds the URL, which may hold a password.
+    pub fn sql_elsewhere(call: impl Into<String>, url: &str) -> Result<Self, StoreError> {
+        Ok(Self::SqlElsewhere {
+            call: call.into(),
+            database: ledger::settings(url)?,
+        })
+    }
+
     /// What becomes of a try whose result is unknown.
     pub fn on_unknown(&self) -> OnUnknown {
         match self {
-            // What was lost was rolled back.
-            Self::Sql { .. } | Self::Function(_) => OnUnknown::Retry,
+            // What was lost was rolled back; elsewhere the ledger knows, and is asked by running it again.
+            Self::Sql { .. } | Self::Function(_) | Self::SqlElsewhere { .. } => OnUnknown::Retry,
             Self::Http(target) => match target.on_unknown {
                 HttpUnknown::Retry => OnUnknown::Retry,
                 HttpUnknown::Probe(_) => OnUnknown::Probe,
@@ -126,6 +151,11 @@ impl std::fmt::Debug for HandlerKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Sql { call } => f.debug_struct("Sql").field("call", call).finish(),
+            Self::SqlElsewhere { call, database } => f
+                .debug_struct("SqlElsewhere")
+                .field("call", call)
+                .field("database", &database.database())
+                .finish(),
             Self::Function(_) => f.write_str("Function"),
             Self::Http(target) => f.debug_tuple("Http").field(target).finish(),
             Self::External(_) => f.write_str("External"),

@@ -74,7 +74,8 @@ fn expired() -> Verdict {
     Verdict::payload_expired()
 }
 
-fn verdict(failure: &SqlFailure) -> Verdict {
+/// What an exception of the function means.
+pub(super) fn verdict(failure: &SqlFailure) -> Verdict {
     match failure.code.as_str() {
         PAYLOAD_EXPIRED => expired(),
         // A handler that would COMMIT or ROLLBACK does so at every try.

@@ -1,0 +1,6 @@
+-- ledger_answer: keeps what the function answered, beside its effect.
+-- Run by store::ledger::keep, in the transaction of ledger_claim.
+-- $1 effect_key  $2 answer, NULL for done
+-- Rows: 1; 0 when the row is not this transaction's own: the function has ended that, or changed the ledger.
+UPDATE oncehook.applied SET answer = $2, applied_at = now()
+ WHERE effect_key = $1 AND xmin = pg_current_xact_id()::xid
