@@ -20,8 +20,9 @@ use super::settle::{self, Transitions};
 use super::work::{Back, give_back, not_written, put_back};
 use super::{ActiveHandler, Context, Outside};
 
-/// A call that was not started this long after its claim is given back.
-const START_WITHIN: Duration = Duration::from_secs(1);
+/// A call that was not started this long after its claim was sent is given back. With the time-out it
+/// stays below the shortest lease of a call, which is the time-out and five seconds.
+const START_WITHIN: Duration = Duration::from_secs(3);
 
 /// A lease of a handler that makes calls, with what is sent.
 pub(super) struct Call {
@@ -127,6 +128,10 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
             tracing::warn!(error = %error, handler = %handler.spec.name, "not compared with what was applied; the lease is given back");
             return give_back(&context, &[lease], handler.spec.lease).await;
         }
+    }
+    // The comparison may have waited for the database.
+    if claimed_at.elapsed() > START_WITHIN {
+        return give_back(&context, &[lease], handler.spec.lease).await;
     }
     let Sent { verdict, works } = external::call(&handler, outside, &event).await;
     // At once: the claims that come next must not wait for the settle.

@@ -304,8 +304,9 @@ async fn claim(
     running: &mut Running,
     wake: &Arc<Wake>,
 ) -> Result<Left, StoreError> {
-    let (leases, short) = lease(context, quotas).await?;
+    // Before it is sent: the database counts a call's time from within the statement.
     let claimed_at = Instant::now();
+    let (leases, short) = lease(context, quotas).await?;
     let mut groups: HashMap<i32, Vec<Lease>> = HashMap::new();
     for lease in leases {
         groups.entry(lease.handler_id).or_default().push(lease);
@@ -435,12 +436,14 @@ async fn claim_suspect(
     running: &mut Running,
 ) -> Result<bool, StoreError> {
     let quotas = suspect_quotas(context, active);
+    let mut claimed_at = Instant::now();
     let mut leased = lease_suspect(context, &quotas).await?;
     // A token that comes within the poll: the handler's other events would take it, each time.
     if let (None, Some(wait)) = (&leased.0, leased.1)
         && wait <= poll
     {
         tokio::time::sleep(wait).await;
+        claimed_at = Instant::now();
         leased = lease_suspect(context, &quotas).await?;
     }
     let Some(lease) = leased.0 else {
@@ -454,7 +457,7 @@ async fn claim_suspect(
         return Ok(true);
     }
     tracing::info!(event.id = %lease.event_id, handler = %handler.spec.name, "a suspect runs alone");
-    start(context, handler, vec![lease], Instant::now(), true, running).await;
+    start(context, handler, vec![lease], claimed_at, true, running).await;
     Ok(true)
 }
 

@@ -235,8 +235,8 @@ async fn a_claim_that_is_given_back_has_no_call_under_way() {
     );
     // Held for longer than a call may wait for its start, it goes back and is claimed anew.
     let held = std::time::Instant::now();
-    until("a second has passed", async || {
-        held.elapsed().as_millis() > 1_100
+    until("three seconds have passed", async || {
+        held.elapsed().as_millis() > 3_100
     })
     .await;
     proxy.arm("-- delivery_claim:", Action::FreezeBefore);
