@@ -138,7 +138,7 @@ async fn f70_twenty_clients_over_three_sessions_and_a_pooler_that_dies_everythin
     for node in [&*app, &second] {
         let output = node.output();
         assert!(
-            !output.contains("26000") && !output.contains("42P05"),
+            !output.contains("SQLSTATE 26") && !output.contains("SQLSTATE 42P05"),
             "{output}"
         );
     }
