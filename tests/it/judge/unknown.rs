@@ -106,14 +106,9 @@ async fn decide(trial: &Trial, db: &TestDb, node: &Node) {
         } else {
             "retry"
         };
-        let url = format!("http://{}/v1/events/{SOURCE}/{key}/resolve", node.api);
         let body = json!({ "handler": "shipping", "as": word, "reason": "asked by telephone" });
-        let request = node
-            .http
-            .post(url)
-            .header("content-type", "application/json");
-        let sent = request.body(body.to_string()).send().await.unwrap();
-        assert_eq!(sent.status(), 200, "{key}");
+        let (status, said) = node.resolve(SOURCE, key, &body).await;
+        assert_eq!(status, 200, "{key}: {said}");
     }
 }
 

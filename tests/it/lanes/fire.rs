@@ -112,13 +112,7 @@ async fn decide(app: &TestApp, node: &Node, applied: &Applied) {
         };
         let body = json!({ "handler": handler, "as": word, "reason": "asked by telephone" });
         let key = key(&object, n);
-        let url = format!("http://{}/v1/events/stripe/{key}/resolve", node.api);
-        let request = node
-            .http
-            .post(url)
-            .header("content-type", "application/json");
-        let sent = request.body(body.to_string()).send().await.unwrap();
-        let status = sent.status();
+        let (status, _) = node.resolve("stripe", &key, &body).await;
         assert!(
             status == 200 || (status == 409 && word == "retry"),
             "{status}: {key} {handler}"
@@ -126,7 +120,7 @@ async fn decide(app: &TestApp, node: &Node, applied: &Applied) {
     }
 }
 
-/// Events until a fault. Which one it is goes round.
+/// A fault; which one it is goes round.
 async fn fault(number: usize, cluster: &OwnCluster, app: &mut TestApp, second: &mut Node) {
     match number % 4 {
         0 => {

@@ -107,14 +107,8 @@ async fn an_event_that_comes_while_a_person_ends_the_head_is_the_next() {
         .proxy
         .arm_after("audit_insert:", "COMMIT", Action::FreezeBefore);
     let key = key("ch_a", 0);
-    let url = format!("http://{}/v1/events/stripe/{key}/resolve", scene.app.api);
     let body = json!({ "handler": "calls", "as": "succeeded", "reason": "asked by telephone" });
-    let request = scene
-        .app
-        .http
-        .post(url)
-        .header("content-type", "application/json")
-        .body(body.to_string());
-    let (answer, ()) = tokio::join!(request.send(), scene.another_comes());
-    assert_eq!(answer.unwrap().status(), 200);
+    let resolved = scene.app.resolve("stripe", &key, &body);
+    let ((status, said), ()) = tokio::join!(resolved, scene.another_comes());
+    assert_eq!(status, 200, "{said}");
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
@@ -149,10 +150,20 @@ impl Node {
     /// Gets JSON (or text, as a JSON string) from the API listener.
     pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
         let url = format!("http://{}{path}", self.api);
-        let response = self.http.get(url).send().await.unwrap();
-        let status = response.status();
-        let text = response.text().await.unwrap();
-        (status, serde_json::from_str(&text).unwrap_or(text.into()))
+        json(self.http.get(url).send().await.unwrap()).await
+    }
+
+    /// Says a person's word about an event whose result is not known.
+    pub(crate) async fn resolve(
+        &self,
+        source: &str,
+        key: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        let key = encode(key);
+        let url = format!("http://{}/v1/events/{source}/{key}/resolve", self.api);
+        let request = self.http.post(url).header(CONTENT_TYPE, "application/json");
+        json(request.body(body.to_string()).send().await.unwrap()).await
     }
 
     /// The timeline of an event; `None` when it is unknown.
@@ -339,6 +350,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+async fn json(response: Response) -> (StatusCode, Value) {
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(text.into()))
 }
 
 fn config_path(launch: &Launch) -> PathBuf {

@@ -31,19 +31,6 @@ async fn resolve(app: &TestApp, decision: &str, more: &[&str]) -> Ran {
     oncehook(&app.config(), &args, &[]).await
 }
 
-async fn post(app: &TestApp, body: Value) -> (u16, Value) {
-    let url = format!("http://{}/v1/events/stripe/evt_1/resolve", app.api);
-    let response = app
-        .http
-        .post(url)
-        .header("content-type", "application/json");
-    let response = response.body(body.to_string()).send().await.unwrap();
-    (
-        response.status().as_u16(),
-        serde_json::from_slice(&response.bytes().await.unwrap()).unwrap(),
-    )
-}
-
 #[tokio::test]
 async fn what_a_person_decides_ends_it_and_stands_in_the_audit_with_before_and_after() {
     for (decision, evidence, resource) in [
@@ -136,19 +123,16 @@ async fn a_retry_keeps_the_effect_key_and_is_refused_while_the_call_may_be_under
         "{}",
         ran.said()
     );
-    let (status, problem) = post(
-        &app,
-        json!({ "handler": "payout", "as": "retry", "reason": "x" }),
-    )
-    .await;
+    let body = json!({ "handler": "payout", "as": "retry", "reason": "x" });
+    let (status, problem) = app.resolve("stripe", "evt_1", &body).await;
     assert_eq!(status, 409, "{problem}");
     assert_eq!(app.db.count("audit").await, 0);
     assert_eq!(payments.calls().len(), 1);
     land(&app.db).await;
     let body = json!({ "handler": "payout", "as": "retry", "reason": "never arrived", "evidence": "ticket 9" });
-    let (status, resolved) = post(&app, body).await;
+    let (status, resolved) = app.resolve("stripe", "evt_1", &body).await;
     assert_eq!(
-        (status, &resolved["as"]),
+        (status.as_u16(), &resolved["as"]),
         (200, &json!("retry")),
         "{resolved}"
     );
@@ -220,9 +204,9 @@ async fn what_is_not_uncertain_is_refused_with_what_to_do_instead() {
 async fn of_two_people_who_decide_at_once_one_is_told_that_nothing_is_open() {
     let payments = Payments::start().await;
     let app = waiting(&payments).await;
-    let decide = |word: &str| {
+    let decide = async |word: &str| {
         let body = json!({ "handler": "payout", "as": word, "reason": "x" });
-        post(&app, body)
+        app.resolve("stripe", "evt_1", &body).await
     };
     let (one, other) = tokio::join!(decide("succeeded"), decide("dead"));
     let mut statuses = [one.0, other.0];
