@@ -56,7 +56,6 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A table whose columns are as wide as they need to be.
 fn lines(page: &EventPage) -> Vec<String> {
     let rows: Vec<[String; 5]> = page
         .events
@@ -71,22 +70,7 @@ fn lines(page: &EventPage) -> Vec<String> {
             ]
         })
         .collect();
-    let mut widths = [0; 5];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    rows.iter()
-        .map(|row| {
-            let cells: Vec<_> = row
-                .iter()
-                .zip(widths)
-                .map(|(cell, width)| format!("{cell:width$}"))
-                .collect();
-            cells.join("  ").trim_end().to_owned()
-        })
-        .collect()
+    words::table(&rows)
 }
 
 #[cfg(test)]

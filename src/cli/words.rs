@@ -56,6 +56,37 @@ pub(super) fn moment(at: Timestamp) -> String {
         .map_or_else(|_| at.to_string(), |at| format!("{at:.3}"))
 }
 
+/// How long ago, in the largest unit: `45s`, `12m`, `3h`, `2d`.
+pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m", seconds / 60),
+        3_600..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Lines of a table whose columns are as wide as they need to be.
+pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    rows.iter()
+        .map(|row| {
+            let cells: Vec<_> = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect();
+            cells.join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
 /// `1 copy`, `2 copies`.
 pub(super) fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
@@ -109,6 +140,23 @@ mod tests {
         assert!((age.as_secs() - 86_400).abs() < 5);
         for text in ["", "yesterday", "24", "2026-12-01"] {
             assert!(since(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_age_is_told_in_its_largest_unit() {
+        let at = Timestamp::UNIX_EPOCH;
+        for (seconds, told) in [
+            (-5, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3_599, "59m"),
+            (3_600, "1h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+        ] {
+            let now = Timestamp::from_second(seconds).unwrap();
+            assert_eq!(age(at, now), told);
         }
     }
 

@@ -176,7 +176,7 @@ async fn list(engine: web::Data<Engine>) -> HttpResponse {
 
 async fn one(path: web::Path<String>, engine: web::Data<Engine>) -> HttpResponse {
     match path.parse() {
-        Ok(bulk) => answer(engine.store().bulk_replay(bulk).await),
+        Ok(bulk) => answer(engine.store().bulk_details(bulk).await),
         Err(_) => NO_NUMBER.response(),
     }
 }

@@ -16,7 +16,7 @@ use crate::telemetry::clean;
 use super::super::context::Context;
 use super::super::failure::Failure;
 use super::super::words;
-use super::Args;
+use super::{Args, bulks};
 
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -67,6 +67,12 @@ pub(super) struct Filter {
     /// Give this bulk up; what it ran again stays.
     #[arg(long, value_name = "BULK", group = "bulk", conflicts_with_all = ["all", "missing", "source"])]
     give_up: Option<i64>,
+    /// List bulks: those that have not ended, then the newest.
+    #[arg(long, group = "bulk", conflicts_with_all = ["all", "missing", "source", "reason"])]
+    pub(super) list: bool,
+    /// Show this bulk: what it means, how far it is, who did what to it, what was refused.
+    #[arg(long, value_name = "BULK", group = "bulk", conflicts_with_all = ["all", "missing", "source", "reason"])]
+    pub(super) show: Option<i64>,
 }
 
 impl Filter {
@@ -122,7 +128,7 @@ pub(super) async fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             verify_bytes: many.verify_bytes,
             rate: many.rate,
             anew: many.anew,
-            reason: args.reason.clone(),
+            reason: args.reason().to_owned(),
             actor: context.actor(),
         };
         let bulk = store.start_bulk(&order).await?;
@@ -155,7 +161,7 @@ pub(super) async fn say(
         .then(|| context.config())
         .transpose()?;
     store
-        .tell_bulk(bulk, word, &args.reason, &context.actor())
+        .tell_bulk(bulk, word, args.reason(), &context.actor())
         .await?;
     let done = match word {
         BulkWord::Continue => follow(context, &store, bulk, config.as_ref()).await?,
@@ -164,7 +170,14 @@ pub(super) async fn say(
     if context.printer.json() {
         return context.printer.value(&done);
     }
-    tell(context, &done)
+    tell(context, &done)?;
+    if word == BulkWord::Stop && done.replayed > 0 {
+        context.printer.note(format_args!(
+            "what is ready still runs: `{} handlers pause NAME --reason WHY` holds it back",
+            words::program(&context.environment)
+        ));
+    }
+    Ok(())
 }
 
 /// Opens a bulk's pages, as the nodes do, until it has ended or is stopped. Ctrl-C stops it: whoever
@@ -226,13 +239,7 @@ async fn open_pages(
 
 fn tell(context: &Context, done: &BulkReplay) -> Result<(), Failure> {
     for refused in &done.refusals {
-        context.printer.line(format_args!(
-            "not {} {} {}: {}",
-            clean(&refused.source),
-            clean(&refused.key),
-            clean(&refused.handler),
-            clean(&refused.why)
-        ))?;
+        context.printer.line(bulks::refused(refused))?;
     }
     context.printer.note(format_args!(
         "{}, {} refused; bulk {} is {}",

@@ -1,5 +1,6 @@
 //! `replay`: a new run, by command.
 
+mod bulks;
 mod many;
 
 use jiff::Timestamp;
@@ -17,7 +18,9 @@ const EXAMPLES: &str = "Examples:\n\
     \x20 oncehook replay --missing --handler ledger --since 7d --dry-run --reason 'handler is new'\n\
     \x20 oncehook replay --all stripe-main --handler ledger --since 2d --reason 'account was closed'\n\
     \x20 oncehook replay --all --every-handler --since 2d --rate 20 --reason 'outage of the ledger' --yes\n\
-    \x20 oncehook replay --continue 7 --reason 'the terminal was lost'";
+    \x20 oncehook replay --list\n\
+    \x20 oncehook replay --stop 7 --reason 'the receiver is slow'\n\
+    \x20 oncehook replay --continue 7 --reason 'it has recovered'";
 
 /// Run a handler again for an event, for many, or for the events it missed.
 ///
@@ -25,7 +28,8 @@ const EXAMPLES: &str = "Examples:\n\
 /// repeated with --force, under a new effect key: outside effects happen again.
 ///
 /// With --all: every finished run that fits, as one bulk with a number. Without --yes it only counts. It means
-/// what had finished when it began; interrupted, it goes on by its number, by `serve` or by --continue.
+/// what had finished when it began; interrupted, it goes on by its number, by `serve` or by --continue. --stop
+/// stops it everywhere; what it made ready until then still runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -39,8 +43,8 @@ pub(super) struct Args {
     #[arg(long, required_unless_present_any = ["every_handler", "bulk"], conflicts_with = "bulk")]
     handler: Option<String>,
     /// Why; kept in the audit trail.
-    #[arg(long, value_parser = reason)]
-    reason: String,
+    #[arg(long, value_parser = reason, required_unless_present_any = ["list", "show"])]
+    reason: Option<String>,
     /// Also when it succeeded: a new effect key, so outside effects happen again.
     #[arg(long, conflicts_with_all = ["missing", "bulk"])]
     force: bool,
@@ -60,6 +64,13 @@ pub(super) struct Args {
     dry_run: bool,
 }
 
+impl Args {
+    /// Empty where none is asked for: nothing is changed there.
+    fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or_default()
+    }
+}
+
 /// A reason is for whoever reads the audit trail a year from now.
 pub(super) fn reason(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
@@ -71,6 +82,12 @@ pub(super) fn reason(text: &str) -> Result<String, String> {
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     if args.many.all {
         return many::run(context, &args).await;
+    }
+    if args.many.list {
+        return bulks::list(context).await;
+    }
+    if let Some(bulk) = args.many.show {
+        return bulks::show(context, bulk).await;
     }
     if let Some((bulk, word)) = args.many.word() {
         return many::say(context, &args, bulk, word).await;
@@ -110,7 +127,7 @@ async fn one(context: &Context, args: &Args, source: &str, key: &str) -> Result<
         handler: args.handler.clone().unwrap_or_default(),
         force: args.force,
         expected_run: args.expected_run,
-        reason: args.reason.clone(),
+        reason: args.reason().to_owned(),
         actor: context.actor(),
     };
     Ok(context.store()?.replay(&request).await?)
@@ -133,7 +150,7 @@ async fn missing(context: &Context, args: &Args) -> Result<Vec<Replayed>, Failur
             &handler.events,
             since,
             args.dry_run,
-            &args.reason,
+            args.reason(),
             &context.actor(),
         )
         .await?)

@@ -32,10 +32,11 @@ const OVERLAP: &str = include_str!("../sql/bulk_overlap.sql");
 const INSERT: &str = include_str!("../sql/bulk_insert.sql");
 const SWITCH: &str = include_str!("../sql/bulk_switch.sql");
 const LIST: &str = include_str!("../sql/bulk_list.sql");
+const HISTORY: &str = include_str!("../sql/bulk_history.sql");
 
 /// Counting reads every event of the filter's time.
 const READING: Duration = Duration::from_mins(10);
-/// The newest bulk replays that a list shows.
+/// Bulk replays that a list shows.
 const LIST_MAX: i64 = 100;
 
 /// Most new runs per second that can be asked for.
@@ -182,6 +183,29 @@ pub struct BulkReplay {
     pub ended_at: Option<Timestamp>,
 }
 
+/// A bulk replay with what was done to it.
+#[derive(Debug, Clone, Serialize)]
+pub struct BulkDetails {
+    /// As it stands.
+    #[serde(flatten)]
+    pub bulk: BulkReplay,
+    /// By time.
+    pub history: Vec<BulkAction>,
+}
+
+/// What was done to a bulk replay.
+#[derive(Debug, Clone, Serialize)]
+pub struct BulkAction {
+    /// When.
+    pub at: Timestamp,
+    /// `started`, `stopped`, `continued`, `complete` or `given_up`.
+    pub what: String,
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
 impl Store {
     /// How many finished runs fit the filter.
     ///
@@ -317,7 +341,7 @@ impl Store {
         transaction.end(told).await
     }
 
-    /// The newest hundred bulk replays, the newest first.
+    /// A hundred bulk replays: what has not ended, then the newest.
     ///
     /// # Errors
     ///
@@ -339,6 +363,29 @@ impl Store {
         let connection = self.queries().await?;
         let rows = connection.query_alone(LIST, &[&Some(bulk), &1_i64]).await?;
         rows.first().map(bulk_replay).ok_or_else(|| unknown(bulk))
+    }
+
+    /// One bulk replay, and who did what to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::bulk_replay`].
+    pub async fn bulk_details(&self, bulk: i64) -> Result<BulkDetails, StoreError> {
+        let now = self.bulk_replay(bulk).await?;
+        let connection = self.queries().await?;
+        let rows = connection
+            .query_alone(HISTORY, &[&bulk.to_string()])
+            .await?;
+        let action = |row: &Row| BulkAction {
+            at: time(row, "at"),
+            what: row.get("what"),
+            actor: row.get("actor"),
+            reason: row.get("reason"),
+        };
+        Ok(BulkDetails {
+            bulk: now,
+            history: rows.iter().map(action).collect(),
+        })
     }
 }
 

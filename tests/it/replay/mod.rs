@@ -2,6 +2,7 @@
 
 mod api;
 mod interrupted;
+mod listed;
 mod twice;
 
 use std::time::{Duration, Instant};
