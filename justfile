@@ -55,6 +55,10 @@ soak time="30m":
 verify-cost events="1000000":
     ONCEHOOK_VERIFY_EVENTS={{ events }} cargo test --test it -- --ignored --exact verify::cost::over_a_million_events --nocapture
 
+# What a bulk replay reads among a million events: docs/performance.md.
+replay-cost events="1000000":
+    ONCEHOOK_REPLAY_EVENTS={{ events }} cargo test --test it -- --ignored --exact replay::cost::over_a_million_events --nocapture
+
 # What a lane costs that a million deliveries wait in: docs/performance.md.
 lane-cost blocked="1000000":
     ONCEHOOK_LANE_BLOCKED={{ blocked }} cargo test --release --test it -- --ignored --exact lanes::cost::behind_two_lanes --nocapture

@@ -1,6 +1,7 @@
 //! Bulk replay: counted first, bounded, audited, and to be repeated without harm.
 
 mod api;
+mod cost;
 mod interrupted;
 mod listed;
 mod twice;

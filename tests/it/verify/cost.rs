@@ -61,6 +61,12 @@ INSERT INTO oncehook.delivery (event_id, handler_id, failures, first_try_at) SEL
 INSERT INTO oncehook.receipt SELECT id, at + interval '3 s', 1, 'a' FROM public.given WHERE n % 10 = 0;
 DROP TABLE public.given";
 
+/// Fills a database with so many events over the last five days.
+pub(crate) async fn fill(db: &TestDb, events: &str) {
+    db.execute(EARLIER_DAYS).await;
+    db.execute(&EVENTS.replace(":events", events)).await;
+}
+
 #[tokio::test]
 #[ignore = "long: just verify-cost"]
 async fn over_a_million_events() {
@@ -69,8 +75,7 @@ async fn over_a_million_events() {
     let cluster = OwnCluster::with_settings(&settings).await;
     let db = cluster.database().await;
     let began = Instant::now();
-    db.execute(EARLIER_DAYS).await;
-    db.execute(&EVENTS.replace(":events", &events)).await;
+    fill(&db, &events).await;
     db.execute("VACUUM ANALYZE").await;
     let size: String = db
         .one("SELECT pg_size_pretty(pg_database_size(current_database()))")

@@ -2,7 +2,7 @@
 
 mod cases;
 mod command;
-mod cost;
+pub(crate) mod cost;
 mod damage;
 mod load;
 mod story;
