@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
@@ -362,9 +363,14 @@ async fn activate(
 ) -> Result<Active, EngineError> {
     let signer: Arc<dyn Provider> =
         provider::build("standard-webhooks", &provider::Options::default())?;
+    // Side by side: however many of their hosts do not answer, the start waits for one time-out.
+    let reached = join_all(handlers.iter().map(reach)).await;
     let mut found = Vec::with_capacity(handlers.len());
-    for spec in &handlers {
-        found.push(look_up(store, http, &signer, spec).await?);
+    for (spec, reached) in handlers.iter().zip(reached) {
+        found.push(match reached? {
+            Some(outside) => (None, Some(outside)),
+            None => look_up(store, http, &signer, spec).await?,
+        });
     }
     let source_names: Vec<Name<'_>> = sources
         .iter()
@@ -422,6 +428,27 @@ async fn activate(
     })
 }
 
+/// The database of a `sql` handler that has its own: looked at where it answers within [`OTHER_READY`].
+async fn reach(spec: &HandlerSpec) -> Result<Option<Outside>, EngineError> {
+    let HandlerKind::SqlElsewhere { call, database } = &spec.kind else {
+        return Ok(None);
+    };
+    let connections = usize::from(spec.concurrency);
+    let other = OtherDatabase::new(database, &spec.name, call, connections)?;
+    match tokio::time::timeout(OTHER_READY, other.ready()).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) if !is_connection_error(&error) => return Err(error.into()),
+        // Receiving does not wait for it; its deliveries do.
+        Ok(Err(error)) => {
+            tracing::error!(handler = %spec.name, error = %error, "a handler's database is not reached, its deliveries wait");
+        }
+        Err(_) => {
+            tracing::error!(handler = %spec.name, "a handler's database does not answer, its deliveries wait");
+        }
+    }
+    Ok(Some(Outside::Sql(Arc::new(other))))
+}
+
 /// What is found out about a handler before it is registered: its function, or what makes its calls.
 async fn look_up(
     store: &Store,
@@ -431,23 +458,7 @@ async fn look_up(
 ) -> Result<(Option<SqlFunction>, Option<Outside>), EngineError> {
     Ok(match &spec.kind {
         HandlerKind::Sql { call } => (Some(store.sql_function(&spec.name, call).await?), None),
-        HandlerKind::SqlElsewhere { call, database } => {
-            let connections = usize::from(spec.concurrency);
-            let other = OtherDatabase::new(database, &spec.name, call, connections)?;
-            match tokio::time::timeout(OTHER_READY, other.ready()).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) if !is_connection_error(&error) => return Err(error.into()),
-                // Receiving does not wait for it; its deliveries do.
-                Ok(Err(error)) => {
-                    tracing::error!(handler = %spec.name, error = %error, "a handler's database is not reached, its deliveries wait");
-                }
-                Err(_) => {
-                    tracing::error!(handler = %spec.name, "a handler's database does not answer, its deliveries wait");
-                }
-            }
-            (None, Some(Outside::Sql(Arc::new(other))))
-        }
-        HandlerKind::Function(_) => (None, None),
+        HandlerKind::SqlElsewhere { .. } | HandlerKind::Function(_) => (None, None),
         HandlerKind::Http(target) => {
             let calls = Calls::new(http.clone(), target.clone(), Arc::clone(signer));
             (None, Some(Outside::Http(Arc::new(calls))))

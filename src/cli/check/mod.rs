@@ -2,6 +2,7 @@
 
 mod report;
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -77,20 +78,23 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
     store.check_pooling().await?;
     let pending = migrate::pending(&settings).await?;
     let mut calls = Vec::new();
-    let mut elsewhere = Vec::new();
+    let mut others = Vec::new();
     for handler in &config.handlers {
         match &handler.kind {
             HandlerKind::Sql { call } => calls.push(call.clone()),
             HandlerKind::SqlElsewhere { call, database } => {
                 let other = OtherDatabase::new(database, &handler.name, call, 1)?;
-                elsewhere.push(Elsewhere {
-                    handler: handler.name.clone(),
-                    problem: other.ready().await.err().map(|error| error.to_string()),
-                });
+                others.push((handler.name.clone(), other));
             }
             HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => {}
         }
     }
+    // Side by side, so that those that do not answer are waited for once.
+    let elsewhere = join_all(others.into_iter().map(async |(handler, other)| Elsewhere {
+        handler,
+        problem: other.ready().await.err().map(|error| error.to_string()),
+    }));
+    let elsewhere = elsewhere.await;
     // Functions take an `oncehook.delivered`, which comes with the migrations.
     let missing_functions = if pending.is_empty() && !calls.is_empty() {
         store.missing_functions(&calls).await?

@@ -5,6 +5,8 @@ pub(super) mod signals;
 
 use std::io::IsTerminal as _;
 
+use futures_util::future::join_all;
+
 use crate::config::{Config, LogFormat};
 use crate::store::transaction::is_connection_error;
 use crate::store::{Settings, Store, ledger, migrate};
@@ -87,8 +89,11 @@ pub(super) fn start_log(context: &Context, config: &Config) -> Result<(), Failur
 
 /// In the databases of sql handlers that have their own. Receiving does not wait for one that is down.
 async fn make_ledgers(config: &Config) -> Result<(), Failure> {
-    for (handler, database) in migrate_verb::databases(config) {
-        match ledger::install(database).await {
+    let made = migrate_verb::databases(config)
+        .map(async |(handler, database)| (handler, ledger::install(database).await));
+    // Side by side: those whose hosts do not answer delay the start once.
+    for (handler, made) in join_all(made).await {
+        match made {
             Ok(made) => {
                 if made {
                     tracing::info!(target: "oncehook", handler, "ledger made in its database");

@@ -6,6 +6,7 @@ mod crash;
 mod flow;
 mod install;
 mod outage;
+mod silent;
 
 use oncehook::store::{Settings, ledger};
 use serde_json::Value;
