@@ -40,3 +40,23 @@ CREATE TABLE IF NOT EXISTS oncehook.applied (
   applied_at timestamptz NOT NULL DEFAULT now(),
   repeats    int NOT NULL DEFAULT 0                 -- how often the answer was taken in place of running it again
 );
+
+-- A function that touches the row of another effect would have that one repeated, left out or answered wrongly: it is
+-- refused. `oncehook.effect_key` is set by ledger_claim, so people are not concerned.
+CREATE OR REPLACE FUNCTION oncehook.applied_is_of_another() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'a handler may not touch oncehook.applied for another effect' USING ERRCODE = 'OH001';
+END $$;
+CREATE OR REPLACE TRIGGER insert_own_row BEFORE INSERT ON oncehook.applied FOR EACH ROW
+  WHEN (new.effect_key <> nullif(current_setting('oncehook.effect_key', true), ''))
+  EXECUTE FUNCTION oncehook.applied_is_of_another();
+CREATE OR REPLACE TRIGGER update_own_row BEFORE UPDATE ON oncehook.applied FOR EACH ROW
+  WHEN (old.effect_key <> nullif(current_setting('oncehook.effect_key', true), '')
+     OR new.effect_key <> nullif(current_setting('oncehook.effect_key', true), ''))
+  EXECUTE FUNCTION oncehook.applied_is_of_another();
+CREATE OR REPLACE TRIGGER delete_own_row BEFORE DELETE ON oncehook.applied FOR EACH ROW
+  WHEN (old.effect_key <> nullif(current_setting('oncehook.effect_key', true), ''))
+  EXECUTE FUNCTION oncehook.applied_is_of_another();
+CREATE OR REPLACE TRIGGER truncate_no_rows BEFORE TRUNCATE ON oncehook.applied FOR EACH STATEMENT
+  WHEN (current_setting('oncehook.effect_key', true) <> '')
+  EXECUTE FUNCTION oncehook.applied_is_of_another();

@@ -174,6 +174,47 @@ async fn a_function_that_tampers_with_its_row_of_the_ledger_is_a_dead_letter() {
     assert_eq!(other.count("applied").await, 0);
 }
 
+/// What it says of other effects is theirs: a changed answer or a row too many would be believed.
+#[tokio::test]
+async fn a_function_that_touches_the_row_of_another_effect_is_a_dead_letter() {
+    let other = books().await;
+    other
+        .execute(
+            "CREATE FUNCTION app.meddle(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $$
+             BEGIN
+               CASE event.type
+                 WHEN 'plain' THEN NULL;
+                 WHEN 'updated' THEN UPDATE oncehook.applied SET answer = '{}' WHERE effect_key <> event.effect_key;
+                 WHEN 'renamed' THEN UPDATE oncehook.applied SET effect_key = 'x' WHERE effect_key = event.effect_key;
+                 WHEN 'inserted' THEN INSERT INTO oncehook.applied VALUES ('ohk_of_tomorrow', 'ledger', 1);
+                 WHEN 'deleted' THEN DELETE FROM oncehook.applied WHERE effect_key <> event.effect_key;
+                 WHEN 'emptied' THEN TRUNCATE oncehook.applied;
+               END CASE;
+               RETURN app.book(event);
+             END $$",
+        )
+        .await;
+    let app = app("app.meddle", &other.url, QUICK).start().await;
+    let ledger = "SELECT effect_key || ' ' || coalesce(answer::text, '') FROM oncehook.applied";
+    put(&app, &event("plain", "plain", json!({"id": "ch_1"}))).await;
+    until_booked_once(&app, &other, "plain").await;
+    let before: Vec<String> = other.all(ledger).await;
+    for kind in ["updated", "renamed", "inserted", "deleted", "emptied"] {
+        put(&app, &event(kind, kind, json!({"id": "ch_1"}))).await;
+        let outcome = app.until_outcome("stripe", kind, "ledger").await;
+        assert_eq!(outcome["result"], "dead", "{kind}: {outcome}");
+        let reason = outcome["reason"].as_str().unwrap();
+        assert!(reason.contains("for another effect"), "{kind}: {reason}");
+    }
+    assert_eq!(booked(&other, "plain").await, 1);
+    assert_eq!(other.count("app.ledger").await, 1);
+    assert_eq!(other.all::<String>(ledger).await, before);
+    // People may, in the session of a handler too.
+    other
+        .execute("UPDATE oncehook.applied SET repeats = repeats; DELETE FROM oncehook.applied")
+        .await;
+}
+
 #[tokio::test]
 async fn a_function_that_takes_too_long_is_stopped_and_holds_nothing() {
     let other = books().await;
