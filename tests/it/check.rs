@@ -30,3 +30,38 @@ async fn check_refuses_a_database_url_that_serve_would_refuse() {
         assert!(!ran.said().contains(PASSWORD), "{ran:?}");
     }
 }
+
+#[tokio::test]
+async fn check_says_what_order_a_handler_keeps() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("oncehook.toml");
+    let handler = |name: &str, lines: &str| {
+        format!(
+            "[[handler]]\nname = {name:?}\nkind = \"sql\"\ncall = \"app.book\"\nevents = [\"*:*\"]\n{lines}\n"
+        )
+    };
+    let strict = "lane = \"entity\"\nlane_on_dead = \"hold\"\napply_if_newer = \"occurred_at\"";
+    let text = [
+        "[database]\nurl = \"postgresql://u@h/d\"\n".to_owned(),
+        handler("free", ""),
+        handler("lanes", "lane = \"json:/data/id\""),
+        handler("strict", strict),
+    ];
+    fs::write(&config, text.concat()).unwrap();
+    let ran = oncehook(&config, &["check"], &[]).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let orders: Vec<&str> = ran
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("  order     "))
+        .collect();
+    assert_eq!(
+        orders,
+        [
+            "none promised",
+            "one at a time by json:/data/id; the next one runs after a dead letter",
+            "one at a time by entity; a dead one holds the rest until a person decides; \
+             older by occurred_at than what was applied is skipped",
+        ]
+    );
+}

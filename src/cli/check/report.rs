@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::config::{self, Config, SourceSettings, units};
 use crate::dispatch::{HandlerKind, HandlerSpec, HttpUnknown};
-use crate::domain::Secret;
+use crate::domain::{OnDead, OnUncertain, Secret};
 use crate::provider::OnConflict;
 
 /// A usable configuration, explained.
@@ -78,6 +78,8 @@ struct HandlerReport {
     timeout: String,
     lease: String,
     retry: String,
+    /// Lane, and what is skipped for its age.
+    order: String,
     /// Caps, priorities, breaker.
     flow: String,
 }
@@ -172,6 +174,7 @@ impl HandlerReport {
             format!("  takes     {}", self.events.join(", ")),
             format!("  time      timeout {}, lease {}", self.timeout, self.lease),
             format!("  retry     {}", self.retry),
+            format!("  order     {}", self.order),
             format!("  flow      {}", self.flow),
         ]
     }
@@ -279,8 +282,32 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
             units::show_duration(retry.max),
             spec.policy.crashes
         ),
+        order: order(spec),
         flow: flow(spec),
     }
+}
+
+fn order(spec: &HandlerSpec) -> String {
+    let mut parts = Vec::new();
+    if let Some(lane) = &spec.lane {
+        parts.push(format!("one at a time by {lane}"));
+        parts.push(match spec.policy.on_dead {
+            OnDead::Skip => "the next one runs after a dead letter".to_owned(),
+            OnDead::Hold => "a dead one holds the rest until a person decides".to_owned(),
+        });
+        if spec.policy.on_uncertain == OnUncertain::Skip {
+            parts.push("one whose result is unknown is passed by".to_owned());
+        }
+    }
+    if let Some(version) = &spec.apply_if_newer {
+        parts.push(format!(
+            "older by {version} than what was applied is skipped"
+        ));
+    }
+    if parts.is_empty() {
+        parts.push("none promised".to_owned());
+    }
+    parts.join("; ")
 }
 
 fn flow(spec: &HandlerSpec) -> String {
