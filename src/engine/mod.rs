@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::dispatch::{
     Active, ActiveHandler, BreakerState, Calls, DispatchConfig, Dispatcher, Flow, HandlerKind,
-    HandlerSpec, Outside, Registry, http_client,
+    HandlerSpec, Outside, Registry, SpecError, http_client, rules,
 };
 use crate::domain::{Digest, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
@@ -89,6 +89,14 @@ pub enum EngineError {
     /// A signing secret cannot be used.
     #[error("{0}")]
     Setting(#[from] SettingError),
+    /// A handler cannot be run with its settings.
+    #[error("handler {handler:?}: {problem}")]
+    Handler {
+        /// Its name.
+        handler: String,
+        /// What is wrong.
+        problem: SpecError,
+    },
     /// The HTTP client for `http` handlers cannot be made.
     #[error("HTTP client: {0}")]
     Client(String),
@@ -362,6 +370,9 @@ async fn activate(
 ) -> Result<Active, EngineError> {
     let signer: Arc<dyn Provider> =
         provider::build("standard-webhooks", &provider::Options::default())?;
+    if let Some((handler, problem)) = rules::of_all(&handlers, signer.as_ref()) {
+        return Err(EngineError::Handler { handler, problem });
+    }
     let mut found = Vec::with_capacity(handlers.len());
     for spec in &handlers {
         found.push(look_up(store, http, &signer, spec).await?);
