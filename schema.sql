@@ -285,7 +285,7 @@ CREATE INDEX delivery_aside   ON oncehook.delivery (paused_source) WHERE paused_
 CREATE UNIQUE INDEX delivery_one_head ON oncehook.delivery (handler_id, lane) WHERE lane IS NOT NULL AND state <> 'blocked';
 CREATE INDEX delivery_held ON oncehook.delivery (handler_id) WHERE state = 'held';
 CREATE INDEX delivery_blocked ON oncehook.delivery (handler_id, lane, lane_seq) WHERE state = 'blocked';
-CREATE INDEX delivery_uncertain ON oncehook.delivery (run_at) WHERE state = 'uncertain';
+CREATE INDEX delivery_uncertain ON oncehook.delivery (handler_id, run_at) WHERE state = 'uncertain';
 
 -- The newest event that a handler has applied to an object, where it asks for that.
 -- Written: in the settle transaction that holds the effect; its row lock makes two transactions

@@ -13,7 +13,7 @@ ALTER TABLE oncehook.delivery
   ADD CONSTRAINT delivery_uncertain_call CHECK ((state = 'uncertain') = (call_token IS NOT NULL)),
   ADD CONSTRAINT delivery_uncertain_flight CHECK (state <> 'uncertain' OR in_flight_until IS NOT NULL),
   ADD CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL));
-CREATE INDEX delivery_uncertain ON oncehook.delivery (run_at) WHERE state = 'uncertain';
+CREATE INDEX delivery_uncertain ON oncehook.delivery (handler_id, run_at) WHERE state = 'uncertain';
 
 ALTER TABLE oncehook.outcome
   DROP CONSTRAINT outcome_decided_by_check,
