@@ -383,6 +383,7 @@ async fn activate(
             now: &s.name,
             was: s.was.as_deref(),
             recipe: s.provider.recipe(),
+            on_unknown: None,
         })
         .collect();
     let handler_names: Vec<Name<'_>> = handlers
@@ -394,6 +395,7 @@ async fn activate(
                 .lane
                 .as_ref()
                 .map_or_else(String::new, ToString::to_string),
+            on_unknown: Some(h.kind.on_unknown().as_str()),
         })
         .collect();
     let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;

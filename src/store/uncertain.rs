@@ -18,6 +18,7 @@ use super::delivery::{self, Lease, NewAttempt};
 use super::lanes;
 use super::transaction::{Transaction, expect_rows};
 
+const ASK: &str = include_str!("sql/uncertain_ask.sql");
 const LOOK: &str = include_str!("sql/delivery_lock_any.sql");
 const BEGIN: &str = include_str!("sql/delivery_uncertain.sql");
 const CLAIM: &str = include_str!("sql/uncertain_claim.sql");
@@ -263,10 +264,21 @@ pub(crate) async fn release(
     Ok(changed == 1)
 }
 
+/// Has the receiver asked again, at once and then as the schedule says; the row must be locked and uncertain.
+pub(crate) async fn ask(
+    transaction: &Transaction<'_>,
+    (event_id, handler_id, run): (Uuid, i32, i16),
+) -> Result<(), StoreError> {
+    let changed = transaction
+        .execute(ASK, &[&event_id, &handler_id, &run])
+        .await?;
+    expect_rows("uncertain_ask", changed, 1)
+}
+
 /// When an uncertain delivery is looked at next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// So long after it became uncertain.
+    /// So long after it became uncertain, or a person had it asked again.
     At(Duration),
     /// When its call can no longer be under way.
     Landed,

@@ -200,7 +200,7 @@ async fn who_cannot_tell_is_asked_as_the_schedule_says_and_then_a_person_is() {
     let said = shown.said();
     for part in [
         "5 probes, a person must decide",
-        "resolve --handler payout --as succeeded|failed|retry|dead --reason '...' stripe evt_1",
+        "resolve --handler payout --as succeeded|failed|retry|dead|probe --reason '...' stripe evt_1",
         uncertain["effect_key"].as_str().unwrap(),
     ] {
         assert!(said.contains(part), "{part} in\n{said}");
