@@ -56,6 +56,7 @@ CREATE TABLE oncehook.source (
 -- Written: at start and reload. Renamed by `was`. `handlers retire` sets retired_at. Never deleted:
 -- a retired name is never used again, because outcomes and effect keys refer to it.
 -- `lane_by`: where its deliveries' lanes are read from, as configured last; a replay reads it.
+-- `on_unknown`: retry, probe or hold, as configured last; who would have a receiver asked again reads it.
 -- `paused_*`: as for a source, by `handlers pause` and `handlers resume`.
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -65,6 +66,7 @@ CREATE TABLE oncehook.handler (
   created_at timestamptz NOT NULL DEFAULT now(),
   retired_at timestamptz,
   lane_by    text COLLATE "C",
+  on_unknown text COLLATE "C",
   paused_at  timestamptz,
   paused_by  text,
   paused_reason text,
@@ -233,7 +235,8 @@ CREATE SEQUENCE oncehook.lane_seq;
 -- that was asked behind `in_flight_until` says that it is not there, or a person says so.
 -- `uncertain_at`: since when. `call_token`: the lease of that call, by which a late answer is known.
 -- `run_at`: the next probe; infinity: nothing but a late answer or a person decides. `probes`: asked
--- so far. `probe_token`: whose answer counts; a stale one changes nothing.
+-- so far. `probe_token`: whose answer counts; a stale one changes nothing. `probing_from`: since when a person
+-- has it asked again, which the times of the probes are counted from then.
 -- Rows come, change and go quickly: autovacuum comes early, and the low fillfactor leaves room for
 -- new row versions on the same page.
 CREATE TABLE oncehook.delivery (
@@ -259,6 +262,7 @@ CREATE TABLE oncehook.delivery (
   call_token   uuid,
   probes       smallint NOT NULL DEFAULT 0,
   probe_token  uuid,
+  probing_from timestamptz,
   priority     smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 2),
   paused_source int,
   not_yet      smallint NOT NULL DEFAULT 0,
@@ -273,7 +277,7 @@ CREATE TABLE oncehook.delivery (
   CONSTRAINT delivery_uncertain_at CHECK ((state = 'uncertain') = (uncertain_at IS NOT NULL)),
   CONSTRAINT delivery_uncertain_call CHECK ((state = 'uncertain') = (call_token IS NOT NULL)),
   CONSTRAINT delivery_uncertain_flight CHECK (state <> 'uncertain' OR in_flight_until IS NOT NULL),
-  CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL))
+  CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL AND probing_from IS NULL))
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX delivery_ready   ON oncehook.delivery (handler_id, priority, run_at)
@@ -285,7 +289,7 @@ CREATE INDEX delivery_aside   ON oncehook.delivery (paused_source) WHERE paused_
 CREATE UNIQUE INDEX delivery_one_head ON oncehook.delivery (handler_id, lane) WHERE lane IS NOT NULL AND state <> 'blocked';
 CREATE INDEX delivery_held ON oncehook.delivery (handler_id) WHERE state = 'held';
 CREATE INDEX delivery_blocked ON oncehook.delivery (handler_id, lane, lane_seq) WHERE state = 'blocked';
-CREATE INDEX delivery_uncertain ON oncehook.delivery (run_at) WHERE state = 'uncertain';
+CREATE INDEX delivery_uncertain ON oncehook.delivery (handler_id, run_at) WHERE state = 'uncertain';
 
 -- The newest event that a handler has applied to an object, where it asks for that.
 -- Written: in the settle transaction that holds the effect; its row lock makes two transactions

@@ -15,7 +15,8 @@ const EXAMPLES: &str = "Examples:\n\
 ///
 /// Of an uncertain delivery, find out what the receiver did with the effect key that `show` prints, then
 /// say it. `retry` sends the call again under the same effect key, and is refused while it may still be
-/// under way. Of a held one, `retry` begins a new run at the head of its lane; any other decision ends it,
+/// under way. `probe` decides nothing: the receiver is asked at once, and then as often and at such intervals as
+/// the handler's `probe` says. Of a held one, `retry` begins a new run at the head of its lane; any other decision ends it,
 /// and the lane goes on. Nothing else is decided this way.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -27,7 +28,8 @@ pub(super) struct Args {
     /// Handler whose delivery it is.
     #[arg(long)]
     handler: String,
-    /// What became of it: succeeded, failed (a final no), retry (not applied: try again), dead (given up).
+    /// What became of it: succeeded, failed (a final no), retry (not applied: try again), dead (given up); or
+    /// probe (have the receiver asked again).
     #[arg(long = "as", value_name = "DECISION", value_parser = Resolution::ALL.map(Resolution::as_str))]
     decision: String,
     /// Why; kept in the outcome and in the audit trail.
@@ -56,6 +58,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
     let word = match resolution {
         Resolution::Retry => "ready",
+        Resolution::Probe => "asked again",
         _ => resolved.resolved_as,
     };
     context.printer.line(format_args!(

@@ -51,7 +51,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         .filter(|d| d.uncertain_at.is_some())
     {
         context.printer.note(format_args!(
-            "next: ask the receiver about effect key {}, then say what it knows: {} resolve --handler {} --as succeeded|failed|retry|dead --reason '...' {} {}",
+            "next: ask the receiver about effect key {}, then say what it knows: {} resolve --handler {} --as succeeded|failed|retry|dead|probe --reason '...' {} {}",
             open.effect_key,
             words::program(&context.environment),
             words::shell(&open.handler),
@@ -201,14 +201,19 @@ fn history(timeline: &Timeline) -> Vec<Entry> {
     }
     for audit in &timeline.audit {
         let reason = audit.reason.as_deref().map(|r| format!(": {}", clean(r)));
+        let decision = audit
+            .resolved_as
+            .as_deref()
+            .map(|word| format!(" as {}", clean(word)));
         let bulk = audit
             .bulk
             .as_deref()
             .map(|b| format!(" (bulk {})", clean(b)));
         let text = format!(
-            "{} {}{}{}",
+            "{} {}{}{}{}",
             clean(&audit.actor),
             clean(&audit.action),
+            decision.unwrap_or_default(),
             bulk.unwrap_or_default(),
             reason.unwrap_or_default()
         );
@@ -408,13 +413,24 @@ mod tests {
                 first_digest: "ab".repeat(32),
                 raw_digest: "cd".repeat(32),
             }],
-            audit: vec![AuditInfo {
-                at: at(6),
-                actor: "cli:eva".into(),
-                action: "replay".into(),
-                reason: Some("mended".into()),
-                bulk: Some("b0".into()),
-            }],
+            audit: vec![
+                AuditInfo {
+                    at: at(6),
+                    actor: "cli:eva".into(),
+                    action: "replay".into(),
+                    reason: Some("mended".into()),
+                    resolved_as: None,
+                    bulk: Some("b0".into()),
+                },
+                AuditInfo {
+                    at: at(10),
+                    actor: "api".into(),
+                    action: "event.resolve".into(),
+                    reason: Some("it can be asked now".into()),
+                    resolved_as: Some("probe".into()),
+                    bulk: None,
+                },
+            ],
         }
     }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, HttpUnknown, RETRY_SHARE};
+use crate::dispatch::rules::{self, LEASE_BEYOND_TIMEOUT, Said};
+use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, RETRY_SHARE, SpecError};
 use crate::domain::{
     Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
 };
@@ -18,13 +19,6 @@ use super::{target, units};
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a claim of a `sql` handler holds.
 pub(super) const LEASE_SQL: Duration = Duration::from_secs(30);
-/// Longest time-out. PostgreSQL's own ends at 24 days, beyond which no transaction would begin.
-const TIMEOUT_MAX: Duration = Duration::from_hours(24);
-
-/// What the lease of a call outlasts its timeout by, unless said otherwise.
-pub(super) const LEASE_BEYOND_TIMEOUT: Duration = Duration::from_mins(1);
-/// The least it must outlast it by: the answer has to be written, and clocks of nodes differ.
-const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// Deliveries settled per transaction.
 pub(super) const BATCH: u16 = 50;
 /// Calls in flight per node.
@@ -67,19 +61,10 @@ fn read(
         });
     let events = events(section);
     let timeout = section.positive("timeout");
-    if timeout.is_some_and(|timeout| timeout > TIMEOUT_MAX) {
-        section.error(
-            "timeout",
-            format!(
-                "`timeout` must not be longer than {}",
-                units::show_duration(TIMEOUT_MAX)
-            ),
-        );
-    }
     let lease = section.positive("lease");
     let lane = lane(section);
     let apply_if_newer = apply_if_newer(section);
-    let (policy, retry_share) = policy(section, kind, lane.is_some());
+    let (policy, retry_share) = policy(section, kind);
     let breaker = breaker(section);
     let priorities = priorities(section);
     let cap = cap(section);
@@ -87,14 +72,14 @@ fn read(
     let sql_only = (
         section.text("call"),
         section
-            .integer("batch", &(1..=1_000))
+            .integer("batch", &rules::BATCH)
             .and_then(|n| u16::try_from(n).ok()),
     );
     let concurrency = section
-        .integer("concurrency", &(1..=1_024))
+        .integer("concurrency", &rules::CONCURRENCY)
         .and_then(|n| u16::try_from(n).ok());
     let (probe, probes) = target::probe(section);
-    let on_uncertain = on_uncertain(section, kind);
+    let on_uncertain = on_uncertain(section);
     let database = target::database(section, vault);
     refuse_others(section, kind?);
     let target = match kind? {
@@ -105,28 +90,15 @@ fn read(
         }
         Kind::Http => target::http(section, probe, vault, now).map(HandlerKind::Http),
     };
-    check_lane(section, target.as_ref(), lane.as_ref());
     let timeout = timeout.unwrap_or(TIMEOUT);
     let lease = lease.unwrap_or(match kind? {
         Kind::Sql => LEASE_SQL,
         Kind::SqlElsewhere | Kind::Http => timeout + LEASE_BEYOND_TIMEOUT,
     });
-    if kind != Some(Kind::Sql) && lease < timeout + LEASE_MARGIN {
-        section.error(
-            "lease",
-            format!(
-                "`lease` ({}) must outlast `timeout` ({}) by {} or more: a call whose lease has ended would be sent again while it still runs; leave it out for timeout + {}",
-                units::show_duration(lease),
-                units::show_duration(timeout),
-                units::show_duration(LEASE_MARGIN),
-                units::show_duration(LEASE_BEYOND_TIMEOUT),
-            ),
-        );
-    }
-    Some(HandlerSpec {
+    let spec = HandlerSpec {
         name: name?,
         was,
-        events,
+        events: events.clone().unwrap_or_default(),
         kind: target?,
         lane,
         apply_if_newer,
@@ -143,7 +115,24 @@ fn read(
         breaker,
         retry_share,
         probes,
-    })
+    };
+    let said = Said {
+        lane_on_dead: section.has("lane_on_dead"),
+        lane_on_uncertain: section.has("lane_on_uncertain"),
+    };
+    // What could not be read is not missing, and what is wrong with it has been said.
+    let lane_unread = section.has("lane") && spec.lane.is_none();
+    for problem in spec.problems_of_settings(said) {
+        let unread = match problem {
+            SpecError::NoEvents => events.is_none(),
+            SpecError::NoLane(_) | SpecError::NewerWithoutLane => lane_unread,
+            _ => false,
+        };
+        if !unread {
+            section.error(problem.setting(), problem.to_string());
+        }
+    }
+    Some(spec)
 }
 
 /// Options of the other kinds.
@@ -180,20 +169,17 @@ fn refuse_others(section: &Section<'_>, kind: Kind) {
     }
 }
 
-fn events(section: &Section<'_>) -> Vec<Pattern> {
+/// `None`: what is wrong has been said.
+fn events(section: &Section<'_>) -> Option<Vec<Pattern>> {
     if !section.has("events") {
         section.error(
             "events",
             "`events` is missing: write events = [\"source:type\"], for example [\"stripe-main:payment_intent.*\"] or [\"*:*\"]",
         );
     }
-    let Some(written) = section.texts("events") else {
-        return Vec::new();
-    };
-    if written.is_empty() {
-        section.error("events", "`events` is empty: this handler would never run");
-    }
-    written
+    let written = section.texts("events")?;
+    let count = written.len();
+    let patterns: Vec<_> = written
         .into_iter()
         .filter_map(|(text, origin)| match Pattern::parse(text) {
             Ok(pattern) => Some(pattern),
@@ -204,7 +190,8 @@ fn events(section: &Section<'_>) -> Vec<Pattern> {
                 None
             }
         })
-        .collect()
+        .collect();
+    (patterns.len() == count).then_some(patterns)
 }
 
 fn lane(section: &Section<'_>) -> Option<LaneBy> {
@@ -270,7 +257,7 @@ fn priorities(section: &Section<'_>) -> Priorities {
 
 fn cap(section: &Section<'_>) -> Cap {
     let in_flight = section
-        .integer("max_in_flight", &(1..=100_000))
+        .integer("max_in_flight", &rules::IN_FLIGHT)
         .and_then(|n| u32::try_from(n).ok());
     Cap {
         in_flight,
@@ -292,9 +279,9 @@ fn breaker(section: &Section<'_>) -> Option<BreakerPolicy> {
         return None;
     }
     let below = section.below("breaker", format!("{}, breaker", section.place))?;
-    let percent = below.integer("failures", &(1..=100));
-    let minimum = below.integer("minimum", &(1..=100_000));
-    let probes = below.integer("probes", &(1..=3));
+    let percent = below.integer("failures", &rules::BREAKER_FAILURES);
+    let minimum = below.integer("minimum", &rules::BREAKER_MINIMUM);
+    let probes = below.integer("probes", &rules::BREAKER_PROBES);
     let policy = BreakerPolicy {
         failures: percent
             .and_then(|n| u8::try_from(n).ok())
@@ -309,18 +296,15 @@ fn breaker(section: &Section<'_>) -> Option<BreakerPolicy> {
             .and_then(|n| u16::try_from(n).ok())
             .unwrap_or(defaults.probes),
     };
-    if policy.first > policy.max {
-        below.error("first", "`first` must not be longer than `max`");
-    }
     below.finish();
     Some(policy)
 }
 
 /// What to do about failures, and the share of repetitions among the first tries.
-fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u16) {
+fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u16) {
     let defaults = Policy::default();
     let crashes = section
-        .integer("crashes", &(1..=100))
+        .integer("crashes", &rules::CRASHES)
         .and_then(|n| i16::try_from(n).ok())
         .unwrap_or(defaults.crashes);
     let mut share = RETRY_SHARE;
@@ -331,7 +315,7 @@ fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u1
                 "belongs to kind = \"http\": it keeps repetitions from a receiver that fails",
             );
         }
-        if let Some(percent) = below.integer("share", &(1..=10_000)) {
+        if let Some(percent) = below.integer("share", &rules::SHARE) {
             share = u16::try_from(percent).unwrap_or(RETRY_SHARE);
         }
     });
@@ -340,12 +324,6 @@ fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u1
         "lane_on_dead",
         &[("skip", OnDead::Skip), ("hold", OnDead::Hold)],
     );
-    if on_dead.is_some() && !laned && !section.has("lane") {
-        section.error(
-            "lane_on_dead",
-            "`lane_on_dead` says what a lane does, and this handler has none: write `lane`, for example lane = \"entity\"",
-        );
-    }
     let policy = Policy {
         retry,
         not_yet,
@@ -356,54 +334,12 @@ fn policy(section: &Section<'_>, kind: Option<Kind>, laned: bool) -> (Policy, u1
     (policy, share)
 }
 
-/// What a handler's lane must be for its other settings.
-fn check_lane(section: &Section<'_>, target: Option<&HandlerKind>, lane: Option<&LaneBy>) {
-    let is_call = matches!(
-        target,
-        Some(HandlerKind::Http(_) | HandlerKind::SqlElsewhere { .. })
-    );
-    if is_call && section.has("apply_if_newer") && lane != Some(&LaneBy::Entity) {
-        section.error(
-            "apply_if_newer",
-            "`apply_if_newer` of an \"http\" handler, or of one with a `database` of its own, needs lane = \"entity\": else an older and a newer event could be on their way at once",
-        );
-    }
-    let Some(HandlerKind::Http(http)) = target else {
-        return;
-    };
-    if section.has("lane_on_uncertain") && matches!(http.on_unknown, HttpUnknown::Retry) {
-        section.error(
-            "lane_on_uncertain",
-            "`lane_on_uncertain` belongs to on_unknown = \"probe\" or \"hold\": with \"retry\" a call whose answer is lost is sent again, and its lane waits for that",
-        );
-    }
-}
-
 /// What a lane does while the result of its first delivery's call is not known.
-fn on_uncertain(section: &Section<'_>, kind: Option<Kind>) -> OnUncertain {
+fn on_uncertain(section: &Section<'_>) -> OnUncertain {
     let words = [("wait", OnUncertain::Wait), ("skip", OnUncertain::Skip)];
-    let Some(given) = section.word("lane_on_uncertain", &words) else {
-        return OnUncertain::default();
-    };
-    if !section.has("lane") {
-        section.error(
-            "lane_on_uncertain",
-            "`lane_on_uncertain` says what a lane does, and this handler has none: write `lane`, for example lane = \"entity\"",
-        );
-    }
-    if matches!(kind, Some(Kind::Sql | Kind::SqlElsewhere)) {
-        section.refuse(
-            &["lane_on_uncertain"],
-            "belongs to kind = \"http\": what a sql function did in a transaction that is lost was rolled back, or stands in the ledger of its `database`, so its result is never unknown",
-        );
-    }
-    if given == OnUncertain::Skip && section.has("apply_if_newer") {
-        section.error(
-            "lane_on_uncertain",
-            "lane_on_uncertain = \"skip\" lets a later event overtake one that may be applied still, which `apply_if_newer` could not see: leave one of them out",
-        );
-    }
-    given
+    section
+        .word("lane_on_uncertain", &words)
+        .unwrap_or_default()
 }
 
 /// `{ for = "3d", first = "5s", max = "6h" }`; what is left out is as in `otherwise`. `further` reads
@@ -423,9 +359,6 @@ fn budget<'s>(
         max: below.positive("max").unwrap_or(otherwise.max),
     };
     further(&below);
-    if budget.first > budget.max {
-        below.error("first", "`first` must not be longer than `max`");
-    }
     below.finish();
     budget
 }

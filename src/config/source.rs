@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::dispatch::{SpecError, rules};
 use crate::domain::{Mode, SecretText};
 use crate::provider::{self, HmacOptions, OnConflict, Options, Source};
 
@@ -47,18 +48,12 @@ pub(super) fn name(
 ) -> Option<String> {
     let name = section.required("name", &format!("every {what} has a name"))?;
     section.place = format!("{what} {name:?}");
-    if !is_name(name) {
-        section.error(
-            "name",
-            "`name` must have 1 to 64 of the characters a-z, 0-9, - and _: it stands in URLs and metrics",
-        );
+    if !rules::is_name(name) {
+        section.error("name", SpecError::Name.to_string());
         return None;
     }
     if seen.iter().any(|other| other == name) {
-        section.error(
-            "name",
-            format!("a {what} of this name exists above: names are unique"),
-        );
+        section.error("name", SpecError::NameTaken.to_string());
         return None;
     }
     seen.push(name.to_owned());
@@ -68,11 +63,13 @@ pub(super) fn name(
 /// Reads `was`, the former name.
 pub(super) fn was(section: &Section<'_>, name: Option<&str>) -> Option<String> {
     let was = section.text("was")?;
-    if !is_name(was) || Some(was) == name {
-        section.error("was", "`was` must be the former name, other than `name`");
-        return None;
+    match rules::check_was(was, name) {
+        Ok(()) => Some(was.to_owned()),
+        Err(error) => {
+            section.error("was", error.to_string());
+            None
+        }
     }
-    Some(was.to_owned())
 }
 
 /// Reports a former name that is still somebody's name.
@@ -84,17 +81,10 @@ pub(super) fn check_was(root: &Section<'_>, what: &str, list: &[(String, Option<
             root.problems().error(
                 &root.origin,
                 &format!("{what} {name:?}"),
-                format!("`was` is {was:?}, but a {what} of that name is still configured"),
+                SpecError::WasTaken(was.clone()).to_string(),
             );
         }
     }
-}
-
-fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
 }
 
 fn read(
@@ -200,7 +190,7 @@ fn provider(
 
 fn public_url(section: &Section<'_>) -> Option<String> {
     let text = section.text("public_url")?;
-    if let Err(message) = super::target::check_url(text) {
+    if let Err(message) = rules::check_url(text) {
         section.error("public_url", format!("`public_url` {message}"));
         return None;
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::dispatch::{HandlerKind, HttpProbe, HttpTarget, HttpUnknown};
+use crate::dispatch::{HandlerKind, HttpProbe, HttpTarget, HttpUnknown, rules};
 use crate::domain::{ProbeSchedule, SecretText};
 use crate::provider::{self, Options};
 
@@ -58,22 +58,10 @@ pub(super) fn call(section: &Section<'_>, call: Option<&str>) -> Option<String> 
         }
         return None;
     };
-    let plain = |part: &str| {
-        (1..=63).contains(&part.len())
-            && part.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-    };
-    match call.split_once('.') {
-        Some((schema, function)) if plain(schema) && plain(function) => Some(call.to_owned()),
-        _ => {
-            section.error(
-                "call",
-                format!(
-                    "`call` is {call:?}, but must be schema.function in lower case (a-z, 0-9, _), such as \"app.record_payment\""
-                ),
-            );
+    match rules::check_call(call) {
+        Ok(()) => Some(call.to_owned()),
+        Err(error) => {
+            section.error("call", error.to_string());
             None
         }
     }
@@ -86,15 +74,16 @@ pub(super) fn http(
     now: Timestamp,
 ) -> Option<HttpTarget> {
     let on_unknown = on_unknown(section, probe);
-    let url = section
-        .required("url", "where to post to")
-        .and_then(|url| match check_url(url) {
-            Ok(()) => Some(url.to_owned()),
-            Err(message) => {
-                section.error("url", format!("`url` {message}"));
-                None
-            }
-        });
+    let url =
+        section
+            .required("url", "where to post to")
+            .and_then(|url| match rules::check_url(url) {
+                Ok(()) => Some(url.to_owned()),
+                Err(message) => {
+                    section.error("url", format!("`url` {message}"));
+                    None
+                }
+            });
     // Ours are Standard Webhooks signatures: that preset knows what a usable secret is.
     let signer = provider::build("standard-webhooks", &Options::default()).ok();
     let written = secret::read_all(section, vault, signer.as_deref(), now);
@@ -108,13 +97,10 @@ pub(super) fn http(
         .into_iter()
         .filter(|labelled| labelled.secret.alive(now))
         .map(|labelled| {
-            if labelled.text.expose().starts_with("whpk_") {
+            if let Err(why) = rules::check_signs(&labelled.text) {
                 section.error(
                     "secrets",
-                    format!(
-                        "secret {:?} is a public key (whpk_): it cannot sign; use a whsec_ secret",
-                        labelled.secret.label
-                    ),
+                    format!("secret {:?} {why}", labelled.secret.label),
                 );
             }
             (labelled.secret.label, labelled.text)
@@ -159,7 +145,7 @@ pub(super) fn probe(section: &Section<'_>) -> (Option<HttpProbe>, ProbeSchedule)
     };
     let url = below
         .required("url", "whom to ask; {effect_key} stands for the key")
-        .and_then(|url| match check_probe_url(url) {
+        .and_then(|url| match rules::check_probe_url(url) {
             Ok(()) => Some(url.to_owned()),
             Err(message) => {
                 below.error("url", format!("`url` {message}"));
@@ -193,30 +179,4 @@ pub(super) fn probe(section: &Section<'_>) -> (Option<HttpProbe>, ProbeSchedule)
         not_found_is_absent: not_found.unwrap_or(false),
     });
     (probe, schedule)
-}
-
-/// As [`check_url`], with the key's place filled.
-fn check_probe_url(text: &str) -> Result<(), String> {
-    let filled = text.replace("{effect_key}", "ohk_0");
-    if filled.contains(['{', '}']) {
-        return Err("knows {effect_key} only".to_owned());
-    }
-    check_url(&filled)
-}
-
-/// Whether a text is a URL we can post to.
-pub(super) fn check_url(text: &str) -> Result<(), String> {
-    // The value is not repeated: URLs may carry a password.
-    let url = reqwest::Url::parse(text)
-        .map_err(|error| format!("is not a URL ({error}): write http://.. or https://.."))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err("must begin with http:// or https://".to_owned());
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("must not hold a user name or password".to_owned());
-    }
-    if url.fragment().is_some() {
-        return Err("must not hold a fragment (#..)".to_owned());
-    }
-    Ok(())
 }

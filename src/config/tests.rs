@@ -408,7 +408,7 @@ fn what_holds_a_handler_back_is_read() {
         "{text}"
     );
     assert!(
-        text.contains("`first` must not be longer than `max`"),
+        text.contains("`breaker.first` must not be longer than `breaker.max`"),
         "{text}"
     );
 }

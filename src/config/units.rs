@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::dispatch::rules::{LONGEST, RATE};
 use crate::domain::Rate;
 
 const DURATION_UNITS: [(&str, u64); 6] = [
@@ -13,19 +14,12 @@ const DURATION_UNITS: [(&str, u64); 6] = [
     ("w", 604_800_000),
 ];
 
-/// Highest number of a rate.
-const RATE_MAX: u32 = 1_000_000;
-
 const SIZE_UNITS: [(&str, u64); 4] = [
     ("B", 1),
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
 ];
-
-/// Longest duration accepted: ten years. Anything above is a slip of the pen, and stays far from
-/// every overflow further on.
-const MILLIS_MAX: u64 = 315_360_000_000;
 
 /// Reads a duration: a whole number and one of `ms s m h d w`.
 ///
@@ -46,8 +40,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    match read(text, &DURATION_UNITS) {
-        Some(millis) if millis <= MILLIS_MAX => Ok(Duration::from_millis(millis)),
+    match read(text, &DURATION_UNITS).map(Duration::from_millis) {
+        Some(duration) if duration <= LONGEST => Ok(duration),
         Some(_) => Err(format!("{text:?} is longer than ten years")),
         None => Err(format!(
             "{text:?} is not a duration: write a whole number and a unit, such as \"500ms\", \"30s\", \"5m\", \"6h\" or \"3d\""
@@ -76,7 +70,8 @@ pub fn size(text: &str) -> Result<u64, String> {
 pub fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || {
         format!(
-            "{text:?} is not a rate: write a whole number from 1 to {RATE_MAX} and a time, such as \"100/s\", \"600/min\" or \"1000/h\""
+            "{text:?} is not a rate: write a whole number from 1 to {} and a time, such as \"100/s\", \"600/min\" or \"1000/h\"",
+            RATE.end()
         )
     };
     let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
@@ -91,7 +86,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         .then(|| count.parse().ok())
         .flatten()
         .ok_or_else(wrong)?;
-    if !(1..=RATE_MAX).contains(&count) {
+    if !RATE.contains(&count.into()) {
         return Err(wrong());
     }
     Ok(Rate { count, per })

@@ -36,9 +36,10 @@ pub(crate) use active::{Active, ActiveHandler, Outside, Registry};
 pub(crate) use flow::Flow;
 pub use flow::{BreakerPolicy, BreakerState};
 pub(crate) use handler::http::{Calls, client as http_client};
+pub(crate) use handler::rules;
 pub use handler::{
     Answer, Delivered, Emit, External, Function, HandlerError, HandlerKind, HandlerSpec, HttpProbe,
-    HttpTarget, HttpUnknown, RETRY_SHARE, Work,
+    HttpTarget, HttpUnknown, RETRY_SHARE, SpecError, Work,
 };
 
 /// Settings of a node's dispatcher.

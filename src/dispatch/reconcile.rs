@@ -1,20 +1,21 @@
 //! Uncertain deliveries: late answers are read, receivers are asked, and what is known decides.
 //!
 //! Asking is an outside call: no transaction is open meanwhile. Two nodes may ask at once, which is
-//! harmless; the decision is made under the row's lock, and "absent" counts only from the last who
-//! asked, and only if the call could no longer be under way when the question left.
+//! harmless; the decision is made under the row's lock. "Absent" and "refused" count only from the last
+//! who asked, "absent" only if the call could no longer be under way when the question left.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 use crate::domain::{
     self, DecidedBy, Ending, OnUnknown, Policy, Probed, Progress, Standing, Step, uncertain::probed,
 };
 use crate::store::delivery::{self, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
-use crate::store::uncertain::{self, Doubt, Evidence, Live, Next};
+use crate::store::uncertain::{self, Doubt, Evidence, Live, Next, Room};
 use crate::store::{StoreError, handling, lanes, locked};
 use crate::telemetry;
 
@@ -25,17 +26,47 @@ use super::settle::{self, LATE};
 use super::{ActiveHandler, Context, Outside};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Questions under way per node.
+/// Questions under way per node, divided among its handlers: a receiver that is slow to say what it
+/// knows keeps nobody from asking another.
 const AT_ONCE: usize = 16;
 
+/// Questions under way, each of a handler.
+#[derive(Default)]
+struct Asking {
+    tasks: JoinSet<()>,
+    of: HashMap<task::Id, i32>,
+}
+
+impl Asking {
+    fn begin(&mut self, handler: i32, question: impl Future<Output = ()> + Send + 'static) {
+        let begun = self.tasks.spawn(question);
+        self.of.insert(begun.id(), handler);
+    }
+
+    /// Forgets those that have ended.
+    fn reap(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+            self.of.remove(&id);
+        }
+    }
+
+    /// How many more there may be of one of so many handlers: at least one at a time each.
+    fn free(&self, handler: i32, handlers: usize) -> usize {
+        let share = (AT_ONCE / handlers.max(1)).max(1);
+        let asked = self.of.values().filter(|of| **of == handler).count();
+        share.saturating_sub(asked)
+    }
+}
+
 pub(super) async fn run(mut context: Context) {
-    let mut asking = JoinSet::new();
+    let mut asking = Asking::default();
     while !context.is_stopping() {
-        while asking.try_join_next().is_some() {}
-        match take(&context, AT_ONCE - asking.len()).await {
+        asking.reap();
+        match take(&context, &asking).await {
             Ok(taken) => {
                 for (handler, doubt) in taken {
-                    asking.spawn(one(context.clone(), handler, doubt));
+                    asking.begin(handler.id, one(context.clone(), handler, doubt));
                 }
             }
             Err(error) => tracing::warn!(error = %error, "uncertain deliveries not looked at"),
@@ -52,25 +83,33 @@ pub(super) async fn run(mut context: Context) {
     }
 }
 
-/// Takes what is due, up to `free`.
+/// Takes what is due, as far as there is room beside what is asked already.
 async fn take(
     context: &Context,
-    free: usize,
+    asking: &Asking,
 ) -> Result<Vec<(Arc<ActiveHandler>, Doubt)>, StoreError> {
     let active = context.registry.current();
-    let handlers: Vec<(i32, Duration)> = active
+    let handlers: Vec<&Arc<ActiveHandler>> = active
         .handlers
         .values()
         .filter(|handler| handler.on_unknown() != OnUnknown::Retry)
-        .map(|handler| (handler.id, handler.spec.lease))
         .collect();
-    if handlers.is_empty() || free == 0 {
+    let room: Vec<Room> = handlers
+        .iter()
+        .map(|handler| Room {
+            handler_id: handler.id,
+            others_after: handler.spec.lease,
+            limit: asking.free(handler.id, handlers.len()),
+        })
+        .filter(|room| room.limit > 0)
+        .collect();
+    if room.is_empty() {
         return Ok(Vec::new());
     }
     let doubts = {
         let connection = context.store.admin().await?;
         context.store.prove_names(&connection).await?;
-        uncertain::claim(&connection, &handlers, free).await?
+        uncertain::claim(&connection, &room).await?
     };
     let leases: Vec<_> = doubts.iter().map(|doubt| doubt.lease.clone()).collect();
     context
@@ -146,7 +185,14 @@ async fn event(
     let mut payloads = handling::payloads(&connection, &[lease.event_id]).await?;
     let payload = payloads.remove(&lease.event_id);
     Ok(match (&lease.event, payload) {
-        (Some(event), Some(payload)) => delivered(context, handler, lease, event, payload),
+        (Some(event), Some(payload)) => {
+            let delivered = delivered(context, handler, lease, event, payload);
+            delivered.map(|event| Delivered {
+                // The call in question is counted already.
+                attempt: event.attempt - 1,
+                ..event
+            })
+        }
         _ => None,
     })
 }
@@ -256,8 +302,10 @@ async fn decide_in(
     let of_evidence = |evidence| of_evidence(evidence, progress, &handler.spec.policy);
     let (step, by) = match (answered.and_then(of_evidence), known.found()) {
         (Some(step), _) => (step, DecidedBy::Handler),
-        // Another has asked since, and may have had it sent again.
-        (None, Some(Probed::Absent)) if live.probe_token != Some(doubt.lease.token) => {
+        // Another has asked since, and may have had it sent again: a "no" is of an earlier call then.
+        (None, Some(Probed::Absent | Probed::Refused { .. }))
+            if live.probe_token != Some(doubt.lease.token) =>
+        {
             return Ok(None);
         }
         (None, Some(found)) => {

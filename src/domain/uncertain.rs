@@ -24,6 +24,17 @@ pub enum OnUnknown {
     Hold,
 }
 
+impl OnUnknown {
+    /// The word of the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Probe => "probe",
+            Self::Hold => "hold",
+        }
+    }
+}
+
 /// When a receiver is asked about a call, counted from when its result became unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeSchedule(Vec<Duration>);

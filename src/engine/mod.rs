@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::dispatch::{
     Active, ActiveHandler, BreakerState, Calls, DispatchConfig, Dispatcher, Flow, HandlerKind,
-    HandlerSpec, Outside, Registry, http_client,
+    HandlerSpec, Outside, Registry, SpecError, http_client, rules,
 };
 use crate::domain::{Digest, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
@@ -90,6 +90,14 @@ pub enum EngineError {
     /// A signing secret cannot be used.
     #[error("{0}")]
     Setting(#[from] SettingError),
+    /// A handler cannot be run with its settings.
+    #[error("handler {handler:?}: {problem}")]
+    Handler {
+        /// Its name.
+        handler: String,
+        /// What is wrong.
+        problem: SpecError,
+    },
     /// The HTTP client for `http` handlers cannot be made.
     #[error("HTTP client: {0}")]
     Client(String),
@@ -363,6 +371,9 @@ async fn activate(
 ) -> Result<Active, EngineError> {
     let signer: Arc<dyn Provider> =
         provider::build("standard-webhooks", &provider::Options::default())?;
+    if let Some((handler, problem)) = rules::of_all(&handlers, signer.as_ref()) {
+        return Err(EngineError::Handler { handler, problem });
+    }
     // Side by side: however many of their hosts do not answer, the start waits for one time-out.
     let reached = join_all(handlers.iter().map(reach)).await;
     let mut found = Vec::with_capacity(handlers.len());
@@ -378,6 +389,7 @@ async fn activate(
             now: &s.name,
             was: s.was.as_deref(),
             recipe: s.provider.recipe(),
+            on_unknown: None,
         })
         .collect();
     let handler_names: Vec<Name<'_>> = handlers
@@ -389,6 +401,7 @@ async fn activate(
                 .lane
                 .as_ref()
                 .map_or_else(String::new, ToString::to_string),
+            on_unknown: Some(h.kind.on_unknown().as_str()),
         })
         .collect();
     let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;

@@ -139,7 +139,7 @@ struct Resolve {
 }
 
 impl Command for Resolve {
-    const FORM: &'static str = "{\"handler\": text, \"as\": \"succeeded\", \"failed\", \"retry\" or \"dead\", \"reason\": text, \"evidence\": text}, the last may be left out";
+    const FORM: &'static str = "{\"handler\": text, \"as\": \"succeeded\", \"failed\", \"retry\", \"dead\" or \"probe\", \"reason\": text, \"evidence\": text}, the last may be left out";
 
     fn texts(&self) -> Vec<&str> {
         let evidence = self.evidence.as_deref().unwrap_or_default();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_is_one_of_four_and_has_a_reason() {
+    fn a_decision_is_one_of_five_and_has_a_reason() {
         let full = br#"{"handler":"payout","as":"succeeded","reason":"seen","evidence":"po_1"}"#;
         assert_eq!(
             parse(full),

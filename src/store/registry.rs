@@ -10,7 +10,7 @@ const SOURCE: &str = include_str!("sql/source_register.sql");
 const SOURCE_RENAME: &str = include_str!("sql/source_rename.sql");
 const HANDLER: &str = include_str!("sql/handler_register.sql");
 const HANDLER_RENAME: &str = include_str!("sql/handler_rename.sql");
-const HANDLER_LANE: &str = include_str!("sql/handler_lane.sql");
+const HANDLER_SETTINGS: &str = include_str!("sql/handler_settings.sql");
 const FUNCTION: &str = include_str!("sql/handler_function.sql");
 const RETIRE: &str = include_str!("sql/handler_retire.sql");
 
@@ -21,6 +21,8 @@ pub(crate) struct Name<'a> {
     pub(crate) was: Option<&'a str>,
     /// A source's id recipe; where a handler's lanes are read from, empty for none.
     pub(crate) recipe: String,
+    /// What becomes of a handler's call whose result is unknown; `None` of a source.
+    pub(crate) on_unknown: Option<&'static str>,
 }
 
 /// A registered name.
@@ -272,7 +274,7 @@ async fn register_handlers(
         let id: i32 = row.get(0);
         // 0 rows: it says so already.
         transaction
-            .execute(HANDLER_LANE, &[&id, &name.recipe])
+            .execute(HANDLER_SETTINGS, &[&id, &name.recipe, &name.on_unknown])
             .await?;
         registered.push(Registered {
             id,

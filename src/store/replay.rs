@@ -412,6 +412,8 @@ async fn first_runs(
 pub(super) struct Handler {
     pub(super) registered: Registered,
     lane_by: Option<LaneBy>,
+    /// `retry`, `probe` or `hold`; `None` where no node of this version has registered it.
+    pub(super) on_unknown: Option<String>,
 }
 
 impl Handler {
@@ -457,7 +459,7 @@ pub(super) async fn handler_by_name(
 ) -> Result<Handler, StoreError> {
     let rows = transaction
         .query(
-            "SELECT id, first_name, retired_at IS NOT NULL, lane_by FROM oncehook.handler WHERE name = $1 FOR SHARE",
+            "SELECT id, first_name, retired_at IS NOT NULL, lane_by, on_unknown FROM oncehook.handler WHERE name = $1 FOR SHARE",
             &[&handler],
         )
         .await?;
@@ -477,5 +479,6 @@ pub(super) async fn handler_by_name(
         },
         // Written by a newer version, perhaps; its nodes name the lanes then.
         lane_by: lane_by.and_then(|text| LaneBy::parse(text).ok()),
+        on_unknown: row.get(4),
     })
 }

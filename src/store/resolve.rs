@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::domain::{DecidedBy, EffectKey, Ending};
+use crate::domain::{DecidedBy, EffectKey, Ending, OnUnknown};
 
 use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
@@ -25,11 +25,19 @@ pub enum Resolution {
     Retry,
     /// It is given up: a dead letter.
     Dead,
+    /// It is not known here either: the receiver is asked again.
+    Probe,
 }
 
 impl Resolution {
     /// Every one of them.
-    pub const ALL: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Retry, Self::Dead];
+    pub const ALL: [Self; 5] = [
+        Self::Succeeded,
+        Self::Failed,
+        Self::Retry,
+        Self::Dead,
+        Self::Probe,
+    ];
 
     /// The word used on the command line, in the API and in the audit.
     pub fn as_str(self) -> &'static str {
@@ -38,6 +46,7 @@ impl Resolution {
             Self::Failed => "failed",
             Self::Retry => "retry",
             Self::Dead => "dead",
+            Self::Probe => "probe",
         }
     }
 
@@ -51,7 +60,7 @@ impl Resolution {
             Self::Succeeded => Some(Ending::Succeeded),
             Self::Failed => Some(Ending::Failed),
             Self::Dead => Some(Ending::Dead),
-            Self::Retry => None,
+            Self::Retry | Self::Probe => None,
         }
     }
 }
@@ -76,16 +85,17 @@ pub struct ResolveRequest {
 }
 
 impl Store {
-    /// Ends one uncertain or held delivery by a person's word, or has it tried again.
+    /// Ends one uncertain or held delivery by a person's word, or has it tried again, or its receiver asked.
     ///
     /// A retry of an uncertain one is the same run. That of a held one is the next: the run that could
-    /// not succeed is a dead letter, and its lane waits for the new one.
+    /// not succeed is a dead letter, and its lane waits for the new one. To have the receiver of an uncertain one
+    /// asked runs the schedule of probes anew, from now on, and decides nothing.
     ///
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event or handler; [`StoreError::Refused`] when the
-    /// delivery is neither uncertain nor held, and for `retry` while the call may still be under way. Nothing has
-    /// changed then.
+    /// delivery is neither uncertain nor held, and for `retry` while the call may still be under way, for `probe` when the handler's
+    /// receiver cannot be asked. Nothing has changed then.
     pub async fn resolve(&self, request: &ResolveRequest) -> Result<Resolved, StoreError> {
         if request.reason.trim().is_empty() {
             return Err(StoreError::Refused(
@@ -110,9 +120,8 @@ async fn resolve_in(
     request: &ResolveRequest,
     found: &Found,
 ) -> Result<(Resolved, Option<LaneOf>), StoreError> {
-    let handler = handler_by_name(transaction, &request.handler)
-        .await?
-        .registered;
+    let known = handler_by_name(transaction, &request.handler).await?;
+    let handler = known.registered;
     let refused = |why: String| {
         Err(StoreError::Refused(format!(
             "event {} of {} and handler {}: {why}",
@@ -151,6 +160,12 @@ async fn resolve_in(
                 resource,
             )
             .await?;
+        }
+        None if request.resolution == Resolution::Probe => {
+            if let Some(why) = not_to_be_asked(&live, known.on_unknown.as_deref()) {
+                return refused(why);
+            }
+            uncertain::ask(transaction, id).await?;
         }
         None if live.is_held() => {
             let Some(next) = live.run.checked_add(1) else {
@@ -201,6 +216,21 @@ async fn resolve_in(
         effect_key: effect_key.as_str().to_owned(),
     };
     Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// Why a receiver is not asked about a delivery, and what to do in place of that.
+fn not_to_be_asked(live: &Live, on_unknown: Option<&str>) -> Option<String> {
+    if live.is_held() {
+        return Some("it is held, and what became of its calls is known: say `retry` once the cause is mended, or succeeded, failed or dead".to_owned());
+    }
+    if on_unknown == Some(OnUnknown::Probe.as_str()) {
+        return None;
+    }
+    Some(format!(
+        "its receiver cannot be asked, on_unknown is {:?}: give the handler a `probe` first, or find out yourself \
+         and say succeeded, failed, retry or dead",
+        on_unknown.unwrap_or("not registered")
+    ))
 }
 
 /// What to do in place of a decision.

@@ -18,6 +18,7 @@ use super::delivery::{self, Lease, NewAttempt};
 use super::lanes;
 use super::transaction::{Transaction, expect_rows};
 
+const ASK: &str = include_str!("sql/uncertain_ask.sql");
 const LOOK: &str = include_str!("sql/delivery_lock_any.sql");
 const BEGIN: &str = include_str!("sql/delivery_uncertain.sql");
 const CLAIM: &str = include_str!("sql/uncertain_claim.sql");
@@ -155,20 +156,32 @@ pub(crate) async fn begin(
     lanes::promote_next(transaction, iter::once((attempt.handler_id, left_lane))).await
 }
 
-/// Takes up to `limit` uncertain deliveries that are due, each with the time after which another may.
+/// What may be asked about one handler's uncertain deliveries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) handler_id: i32,
+    /// After which time another may ask.
+    pub(crate) others_after: Duration,
+    /// How many at the most.
+    pub(crate) limit: usize,
+}
+
+/// Takes uncertain deliveries that are due.
 pub(crate) async fn claim(
     connection: &Connection,
-    handlers: &[(i32, Duration)],
-    limit: usize,
+    room: &[Room],
 ) -> Result<Vec<Doubt>, StoreError> {
-    let ids: Vec<i32> = handlers.iter().map(|(id, _)| *id).collect();
-    let times: Vec<f64> = handlers
+    let ids: Vec<i32> = room.iter().map(|room| room.handler_id).collect();
+    let times: Vec<f64> = room
         .iter()
-        .map(|(_, time)| time.as_secs_f64())
+        .map(|room| room.others_after.as_secs_f64())
         .collect();
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let limits: Vec<i32> = room
+        .iter()
+        .map(|room| i32::try_from(room.limit).unwrap_or(i32::MAX))
+        .collect();
     let rows = connection
-        .query_by_index(CLAIM, &[&ids, &times, &limit])
+        .query_by_index(CLAIM, &[&ids, &times, &limits])
         .await?;
     Ok(rows
         .iter()
@@ -251,10 +264,21 @@ pub(crate) async fn release(
     Ok(changed == 1)
 }
 
+/// Has the receiver asked again, at once and then as the schedule says; the row must be locked and uncertain.
+pub(crate) async fn ask(
+    transaction: &Transaction<'_>,
+    (event_id, handler_id, run): (Uuid, i32, i16),
+) -> Result<(), StoreError> {
+    let changed = transaction
+        .execute(ASK, &[&event_id, &handler_id, &run])
+        .await?;
+    expect_rows("uncertain_ask", changed, 1)
+}
+
 /// When an uncertain delivery is looked at next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// So long after it became uncertain.
+    /// So long after it became uncertain, or a person had it asked again.
     At(Duration),
     /// When its call can no longer be under way.
     Landed,

@@ -439,7 +439,9 @@ pub(crate) fn settle_call(core: &Core, state: &mut State, node: usize, slot: usi
     if !finds(core, state, &lease) {
         core.mark(Mark::EvidenceKept);
         let row = &mut state.db.rows[usize::from(lease.key)];
-        if core.kind(lease.key).ignores_keys() && row.id == lease.id {
+        // One whose run is finished and was followed by another is kept for people only.
+        let of_live_run = row.delivery.run <= lease.run;
+        if core.kind(lease.key).ignores_keys() && row.id == lease.id && of_live_run {
             row.late_done |= said == Said::Done;
             row.late_no |= u16::from(said == Said::Permanent) << lease.claim;
             core.commit(state);

@@ -85,6 +85,8 @@ pub(crate) enum Guard {
     BegunInTime,
     /// A person's retry waits until the call can no longer be under way (`uncertain_release.sql`).
     RetryAfterFlight,
+    /// A replay of what a person ended waits for that, too (`replay_last.sql`, `store::replay`).
+    ReplayAfterFlight,
 }
 
 impl Guard {
@@ -141,7 +143,7 @@ const fn second(
 }
 
 /// Every guard once.
-pub(crate) const MUTANTS: [Mutant; 37] = [
+pub(crate) const MUTANTS: [Mutant; 38] = [
     alone(Guard::UniqueKey, "ingest", "one event per key"),
     alone(
         Guard::SecondStatement,
@@ -296,6 +298,11 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
     alone(
         Guard::RetryAfterFlight,
         "hold",
+        "one outside effect per intent",
+    ),
+    alone(
+        Guard::ReplayAfterFlight,
+        "given-up",
         "one outside effect per intent",
     ),
 ];

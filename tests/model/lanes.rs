@@ -13,11 +13,14 @@
 //! | `Die` | a node dies: an open transaction is rolled back, a look that is owed is forgotten |
 //! | `Doubt` | the result of the head's call is not known (`delivery_uncertain.sql`); with `skip` it leaves the lane as an end does |
 //! | `Decide` | a probe or a person: with `wait`, the next end may follow; with `skip`, nobody counts upon it |
+//! | `NotYet` | the head answers that its time has not come: `delivery_not_yet.sql`, then as an end does |
+//! | `Comes` | its time comes, whether somebody holds its row or not |
+//! | `See`, `Give`, `Lock`, `Update` | a look that finds such a head: `lane_give_way.sql`, then `lane_promote.sql`, one transaction |
 //! | `Mend` | `lane_headless.sql`, twice, then a look |
 
 use stateright::{Model, Property};
 
-use crate::small;
+mod worlds;
 
 /// Deliveries of the lane, in the order of their numbers.
 const ROWS: usize = 3;
@@ -33,6 +36,10 @@ enum Row {
     Blocked,
     Ready,
     Leased,
+    /// The head, though its time has not come.
+    Waits,
+    /// Blocked, and its time has not come.
+    Aside,
     /// Nobody knows whether its call was applied; still in the lane.
     Doubt,
     /// The same, outside the lane.
@@ -62,18 +69,41 @@ enum Look {
     Seen,
     /// It holds the lock of a blocked row.
     Locked(usize),
+    /// Its snapshot has a head that waits for its time, and another that could run.
+    SeenWaiting,
+    /// It has put that head back, and not committed.
+    Gave(usize),
+    /// The same, and it holds the lock of the next one.
+    GaveLocked(usize, usize),
+}
+
+impl Look {
+    /// Whether it holds the lock of this row.
+    fn holds(self, row: usize) -> bool {
+        match self {
+            Self::Locked(one) | Self::Gave(one) => one == row,
+            Self::GaveLocked(one, other) => one == row || other == row,
+            Self::None | Self::Owed | Self::Seen | Self::SeenWaiting => false,
+        }
+    }
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct State {
     rows: [Row; ROWS],
+    /// `lane_seq`, and how many were drawn.
+    numbers: [u8; ROWS],
+    drawn: u8,
     end: End,
     looks: [Look; LOOKS],
     deaths: u8,
     doubts: u8,
     /// The open transaction ends nothing: the head leaves the lane.
     leaves: bool,
+    /// Nor does it here: the head waits for its time, behind the others.
+    postpones: bool,
+    postponed: u8,
     /// A look that was owed was forgotten (ghost).
     forgotten: bool,
     /// What has happened (ghost).
@@ -82,6 +112,7 @@ struct State {
     mended: bool,
     /// One began while nobody knew of an earlier one that is to be waited for (ghost).
     overtook: bool,
+    gave_way: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,10 +122,13 @@ enum Action {
     Claim(usize),
     Doubt(usize),
     Decide(usize),
+    NotYet,
+    Comes(usize),
     Delete,
     Promote,
     CommitEnd,
     See(usize),
+    Give(usize),
     Lock(usize),
     Update(usize),
     GiveUp(usize),
@@ -119,6 +153,12 @@ enum Guard {
     UncertainIsHead,
     /// With `skip` it leaves its lane (`settle::left_lane`).
     LeavesLane,
+    /// A look puts a head back that waits for its time (`lane_give_way.sql`).
+    GiveWay,
+    /// Whatever can run is promoted before what waits for its time (`lane_promote.sql`).
+    PassedOver,
+    /// A head that waits while another could run is searched for, too (`lane_headless.sql`).
+    MendWaiting,
 }
 
 /// `lane_on_uncertain` of a handler whose calls can be lost.
@@ -133,17 +173,31 @@ struct Lane {
     removed: Option<Guard>,
     deaths: u8,
     on_uncertain: Option<OnUncertain>,
+    /// How many heads answer that their time has not come.
+    not_yet: u8,
 }
 
 impl State {
-    /// The lowest that waits and that no look holds; `Err` when a look holds it.
-    fn lowest(&self) -> Option<Result<usize, ()>> {
-        let row = self.rows.iter().position(|row| *row == Row::Blocked)?;
-        Some(if self.looks.contains(&Look::Locked(row)) {
-            Err(())
-        } else {
-            Ok(row)
-        })
+    /// Whether a head that waits for its time keeps another waiting.
+    fn stands_still(&self) -> bool {
+        self.rows.contains(&Row::Waits) && self.rows.contains(&Row::Blocked)
+    }
+
+    fn is_held(&self, row: usize) -> bool {
+        self.looks.iter().any(|look| look.holds(row))
+    }
+
+    fn draw(&mut self, row: usize) {
+        self.drawn += 1;
+        self.numbers[row] = self.drawn;
+    }
+
+    /// It becomes the head.
+    fn promote(&mut self, row: usize) {
+        self.rows[row] = match self.rows[row] {
+            Row::Aside => Row::Waits,
+            _ => Row::Ready,
+        };
     }
 
     fn owe(&mut self) {
@@ -159,11 +213,11 @@ impl State {
         self.looks.sort_unstable();
     }
 
-    /// What is outside of the lane may wait for a person.
+    /// What is outside of the lane may wait for a person, and what has to for its time.
     fn is_done(&self) -> bool {
         self.rows
             .iter()
-            .all(|row| matches!(row, Row::Gone | Row::Out))
+            .all(|row| matches!(row, Row::Gone | Row::Out | Row::Waits | Row::Aside))
             && self.looks == [Look::None; LOOKS]
     }
 }
@@ -173,12 +227,108 @@ impl Lane {
         self.removed != Some(guard)
     }
 
+    /// What `lane_promote.sql` takes: of those that can run the first, else one that waits for its time. `Err`
+    /// when a look holds it.
+    fn next(self, state: &State) -> Option<Result<usize, ()>> {
+        let first = |can: &dyn Fn(Row) -> bool| {
+            let those = (0..ROWS).filter(|row| can(state.rows[*row]));
+            those.min_by_key(|row| state.numbers[*row])
+        };
+        let waits = |row| matches!(row, Row::Blocked | Row::Aside);
+        let row = if self.has(Guard::PassedOver) {
+            first(&|row| row == Row::Blocked).or_else(|| first(&waits))?
+        } else {
+            first(&waits)?
+        };
+        Some(if state.is_held(row) { Err(()) } else { Ok(row) })
+    }
+
+    /// The same for the statement behind the end of a head, which sees that one waiting where it is put back.
+    fn next_of_end(self, state: &State) -> Option<Result<usize, ()>> {
+        let mut seen = state.clone();
+        let head = state.rows.iter().position(|row| *row == Row::Leased);
+        if let (true, Some(head)) = (state.postpones, head) {
+            seen.draw(head);
+            seen.rows[head] = Row::Aside;
+        }
+        self.next(&seen)
+    }
+
+    /// The same for a look, which sees what it has put back itself.
+    fn next_of_look(self, state: &State, look: usize) -> Option<Result<usize, ()>> {
+        let mut seen = state.clone();
+        if let Look::Gave(head) = std::mem::take(&mut seen.looks[look]) {
+            seen.rows[head] = Row::Aside;
+        }
+        self.next(&seen)
+    }
+
+    /// What a look finds.
+    fn seen(self, state: &State) -> Look {
+        if state.stands_still() && self.has(Guard::GiveWay) {
+            Look::SeenWaiting
+        } else if self.head(state).is_none() && self.next(state).is_some() {
+            Look::Seen
+        } else {
+            Look::None
+        }
+    }
+
     fn head(self, state: &State) -> Option<usize> {
         state.rows.iter().position(|row| match row {
-            Row::Ready | Row::Leased => true,
+            Row::Ready | Row::Leased | Row::Waits => true,
             Row::Doubt => self.has(Guard::UncertainIsHead),
             _ => false,
         })
+    }
+
+    /// The write of a look, and its commit.
+    fn update(self, state: &mut State, n: usize) {
+        let (gave, row) = match state.looks[n] {
+            Look::Locked(row) => (None, row),
+            Look::GaveLocked(head, row) => (Some(head), row),
+            _ => return,
+        };
+        let other = self.head(state).filter(|head| gave != Some(*head));
+        if other.is_some() && self.has(Guard::UniqueHead) {
+            state.outrun = true;
+        } else {
+            if let Some(head) = gave {
+                state.gave_way = true;
+                // Its time may have come meanwhile.
+                state.rows[head] = match state.rows[head] {
+                    Row::Waits => Row::Aside,
+                    _ => Row::Blocked,
+                };
+            }
+            state.promote(row);
+            state.late_head = true;
+        }
+        state.looks[n] = Look::None;
+    }
+
+    /// The commit of the transaction that took the head away.
+    fn commit_end(self, state: &mut State) {
+        let head = state
+            .rows
+            .iter()
+            .position(|row| *row == Row::Leased)
+            .unwrap();
+        state.rows[head] = if std::mem::take(&mut state.leaves) {
+            Row::Out
+        } else if std::mem::take(&mut state.postpones) {
+            state.draw(head);
+            Row::Aside
+        } else {
+            Row::Gone
+        };
+        if let End::Promoted(Some(next)) = state.end {
+            state.promote(next);
+        }
+        state.end = End::None;
+        if self.has(Guard::LookAfterEnd) {
+            state.owe();
+        }
     }
 
     fn may_doubt(self, state: &State) -> bool {
@@ -190,15 +340,21 @@ impl Lane {
             match look {
                 Look::None => continue,
                 Look::Owed => actions.push(Action::See(n)),
-                Look::Seen if state.lowest() != Some(Err(())) => actions.push(Action::Lock(n)),
+                Look::SeenWaiting if self.head(state).is_some_and(|head| state.is_held(head)) => {}
+                Look::SeenWaiting => actions.push(Action::Give(n)),
+                Look::Seen | Look::Gave(_) if self.next_of_look(state, n) != Some(Err(())) => {
+                    actions.push(Action::Lock(n));
+                }
                 Look::Seen => {}
+                // What it wants is another look's.
+                Look::Gave(_) => actions.push(Action::GiveUp(n)),
                 // An end that is open has deleted the head: the index makes its successor wait.
                 Look::Locked(_) if state.end != End::None && self.has(Guard::UniqueHead) => {
                     if self.has(Guard::ShortWait) {
                         actions.push(Action::GiveUp(n));
                     }
                 }
-                Look::Locked(_) => actions.push(Action::Update(n)),
+                Look::Locked(_) | Look::GaveLocked(..) => actions.push(Action::Update(n)),
             }
             if state.deaths < self.deaths {
                 actions.push(Action::LookDies(n));
@@ -223,7 +379,9 @@ impl Model for Lane {
                     actions.push(Action::Insert(n));
                 }
                 Row::Open => actions.push(Action::CommitInsert(n)),
-                Row::Ready => actions.push(Action::Claim(n)),
+                // Claims pass over what is locked.
+                Row::Ready if !state.is_held(n) => actions.push(Action::Claim(n)),
+                Row::Waits | Row::Aside => actions.push(Action::Comes(n)),
                 Row::Leased if self.may_doubt(state) => actions.push(Action::Doubt(n)),
                 Row::Doubt | Row::Out => actions.push(Action::Decide(n)),
                 _ => {}
@@ -232,19 +390,25 @@ impl Model for Lane {
         match state.end {
             End::None if state.rows.contains(&Row::Leased) => actions.push(Action::Delete),
             // A look that holds the row is waited for.
-            End::Deleted if state.lowest() != Some(Err(())) => actions.push(Action::Promote),
+            End::Deleted if self.next_of_end(state) != Some(Err(())) => {
+                actions.push(Action::Promote);
+            }
             End::None | End::Deleted => {}
             End::Promoted(_) => actions.push(Action::CommitEnd),
+        }
+        if state.end == End::None
+            && state.rows.contains(&Row::Leased)
+            && state.postponed < self.not_yet
+        {
+            actions.push(Action::NotYet);
         }
         if state.end != End::None && state.deaths < self.deaths {
             actions.push(Action::EndDies);
         }
         self.looks(state, actions);
-        if self.has(Guard::Mend)
-            && state.forgotten
-            && self.head(state).is_none()
-            && state.lowest().is_some()
-        {
+        let headless = self.head(state).is_none() && self.next(state).is_some();
+        let waits = state.stands_still() && self.has(Guard::MendWaiting);
+        if self.has(Guard::Mend) && state.forgotten && (headless || waits) {
             actions.push(Action::Mend);
         }
     }
@@ -252,7 +416,10 @@ impl Model for Lane {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Insert(n) => state.rows[n] = Row::Open,
+            Action::Insert(n) => {
+                state.rows[n] = Row::Open;
+                state.draw(n);
+            }
             Action::CommitInsert(n) => {
                 state.rows[n] = Row::Blocked;
                 if self.has(Guard::LookAfterInsert) {
@@ -277,46 +444,38 @@ impl Model for Lane {
             Action::Decide(n) if state.rows[n] == Row::Doubt => state.rows[n] = Row::Leased,
             Action::Decide(n) => state.rows[n] = Row::Gone,
             Action::Delete => state.end = End::Deleted,
-            Action::Promote => state.end = End::Promoted(state.lowest().and_then(Result::ok)),
-            Action::CommitEnd => {
-                let head = state.rows.iter().position(|row| *row == Row::Leased)?;
-                state.rows[head] = if std::mem::take(&mut state.leaves) {
-                    Row::Out
-                } else {
-                    Row::Gone
-                };
-                if let End::Promoted(Some(next)) = state.end {
-                    state.rows[next] = Row::Ready;
-                }
-                state.end = End::None;
-                if self.has(Guard::LookAfterEnd) {
-                    state.owe();
-                }
+            Action::NotYet => {
+                state.postponed += 1;
+                state.postpones = true;
+                state.end = End::Deleted;
             }
+            Action::Comes(n) if state.rows[n] == Row::Waits => state.rows[n] = Row::Ready,
+            Action::Comes(n) => state.rows[n] = Row::Blocked,
+            Action::Promote => {
+                state.end = End::Promoted(self.next_of_end(&state).and_then(Result::ok));
+            }
+            Action::CommitEnd => self.commit_end(&mut state),
             Action::See(n) => {
                 // What an open transaction has deleted is still there for others.
-                let seen = self.head(&state).is_none() && state.lowest().is_some();
-                state.looks[n] = if seen { Look::Seen } else { Look::None };
+                state.looks[n] = self.seen(&state);
+            }
+            // Under the lock it is looked at once more, and then as if it had been found so at once.
+            Action::Give(n) => {
+                let waiting = state.rows.iter().position(|row| *row == Row::Waits);
+                state.looks[n] = match waiting {
+                    Some(head) => Look::Gave(head),
+                    None => self.seen(&state),
+                };
             }
             // The row that it waited for may be another's head by now: the next one that waits.
             Action::Lock(n) => {
-                state.looks[n] = match state.lowest() {
-                    Some(Ok(row)) => Look::Locked(row),
+                state.looks[n] = match (self.next_of_look(&state, n), state.looks[n]) {
+                    (Some(Ok(row)), Look::Gave(head)) => Look::GaveLocked(head, row),
+                    (Some(Ok(row)), _) => Look::Locked(row),
                     _ => Look::None,
                 };
             }
-            Action::Update(n) => {
-                let Look::Locked(row) = state.looks[n] else {
-                    return None;
-                };
-                if self.head(&state).is_some() && self.has(Guard::UniqueHead) {
-                    state.outrun = true;
-                } else {
-                    state.rows[row] = Row::Ready;
-                    state.late_head = true;
-                }
-                state.looks[n] = Look::None;
-            }
+            Action::Update(n) => self.update(&mut state, n),
             Action::GiveUp(n) => {
                 state.looks[n] = Look::None;
                 state.owe();
@@ -325,6 +484,7 @@ impl Model for Lane {
                 state.deaths += 1;
                 state.end = End::None;
                 state.leaves = false;
+                state.postpones = false;
             }
             Action::LookDies(n) => {
                 state.deaths += 1;
@@ -344,7 +504,8 @@ impl Model for Lane {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
             Property::always("one head per lane", |_, state: &State| {
-                let heads = |row: &&Row| matches!(row, Row::Ready | Row::Leased | Row::Doubt);
+                let heads =
+                    |row: &&Row| matches!(row, Row::Ready | Row::Leased | Row::Waits | Row::Doubt);
                 state.rows.iter().filter(heads).count() <= 1
             }),
             Property::always("rest means done", |lane: &Lane, state: &State| {
@@ -352,7 +513,8 @@ impl Model for Lane {
                 lane.actions(state, &mut actions);
                 let people = lane.on_uncertain == Some(OnUncertain::Skip);
                 let optional = |action: &Action| match action {
-                    Action::EndDies | Action::LookDies(_) => true,
+                    // Nobody waits for the time of one that waits for its own.
+                    Action::EndDies | Action::LookDies(_) | Action::Comes(_) => true,
                     Action::Decide(_) => people,
                     _ => false,
                 };
@@ -364,8 +526,24 @@ impl Model for Lane {
             ),
             Property::sometimes("a look makes a head", |_, state: &State| state.late_head),
             Property::sometimes("a look comes second", |_, state: &State| state.outrun),
-            Property::sometimes("all is done", |_, state: &State| state.is_done()),
+            Property::sometimes("all is done", |_, state: &State| {
+                state.is_done()
+                    && state
+                        .rows
+                        .iter()
+                        .all(|row| matches!(row, Row::Gone | Row::Out))
+            }),
         ];
+        if self.not_yet > 0 {
+            properties.push(Property::sometimes(
+                "a head gives way",
+                |_, state: &State| state.gave_way,
+            ));
+            properties.push(Property::sometimes(
+                "all others are done before its time comes",
+                |_, state: &State| state.is_done() && state.rows.contains(&Row::Waits),
+            ));
+        }
         if self.deaths > 0 {
             properties.push(Property::sometimes(
                 "a lane is mended",
@@ -379,58 +557,5 @@ impl Model for Lane {
             ));
         }
         properties
-    }
-}
-
-const LANE: Lane = Lane {
-    removed: None,
-    deaths: 0,
-    on_uncertain: None,
-};
-
-#[test]
-fn a_lane_never_has_two_heads_and_never_gets_stuck() {
-    for deaths in 0..=2 {
-        small::holds("lanes", Lane { deaths, ..LANE });
-    }
-}
-
-#[test]
-fn a_lane_waits_for_an_uncertain_head_or_goes_on_without_it() {
-    for on_uncertain in [OnUncertain::Wait, OnUncertain::Skip] {
-        for deaths in 0..=1 {
-            let on_uncertain = Some(on_uncertain);
-            small::holds(
-                "lanes",
-                Lane {
-                    deaths,
-                    on_uncertain,
-                    ..LANE
-                },
-            );
-        }
-    }
-}
-
-#[test]
-fn no_guard_of_a_lane_is_decoration() {
-    const OVERTAKES: &str = "nobody overtakes one of which nobody knows";
-    let (wait, skip) = (Some(OnUncertain::Wait), Some(OnUncertain::Skip));
-    for (guard, deaths, on_uncertain, property) in [
-        (Guard::LookAfterInsert, 0, None, "rest means done"),
-        (Guard::LookAfterEnd, 0, None, "rest means done"),
-        (Guard::UniqueHead, 0, None, "one head per lane"),
-        (Guard::ShortWait, 0, None, "rest means done"),
-        (Guard::Mend, 1, None, "rest means done"),
-        (Guard::UncertainIsHead, 0, wait, OVERTAKES),
-        (Guard::LeavesLane, 0, skip, "rest means done"),
-        (Guard::LookAfterEnd, 0, skip, "rest means done"),
-    ] {
-        let world = Lane {
-            removed: Some(guard),
-            deaths,
-            on_uncertain,
-        };
-        small::breaks(world, property);
     }
 }

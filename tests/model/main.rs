@@ -83,6 +83,7 @@ holds! {
     http_holds "http";
     probe_holds "probe";
     hold_holds "hold";
+    given_up_holds "given-up";
     poison_holds "poison";
     replay_holds "replay";
     failover_holds "failover";

@@ -6,7 +6,7 @@ use stateright::{Model, Property};
 
 use crate::guards::{Guard, Removed};
 use crate::scope::{Kind, Replication, Scope};
-use crate::state::{Delivery, Ending, Live, Row, Said, State, Told};
+use crate::state::{Delivery, Ending, Live, Row, Said, State, Told, Word};
 use crate::{dispatch, ingest, properties, state, uncertain, world};
 
 /// How a COMMIT ends.
@@ -135,7 +135,7 @@ pub(crate) enum Action {
     },
     PersonDecides {
         key: usize,
-        retry: bool,
+        word: Word,
     },
 
     PoisonKills {
@@ -232,6 +232,7 @@ pub(crate) enum Mark {
     EndedByEvidence,
     EndedByPerson,
     SentByPerson,
+    GivenUp,
 }
 
 impl Mark {
@@ -242,6 +243,7 @@ impl Mark {
             Ending::DeadPermanent => Self::DeadPermanent,
             Ending::DeadPoison => Self::DeadPoison,
             Ending::DeadExpired => Self::DeadExpired,
+            Ending::GivenUp => Self::GivenUp,
         }
     }
 }
@@ -413,8 +415,8 @@ impl Model for Core {
             Action::Told { node, told } => state.nodes[node].ask.told = Some(told),
             Action::Decide { node } => uncertain::decide(self, state, node),
             Action::ReadEvidence { key } => uncertain::read_evidence(self, state, key),
-            Action::PersonDecides { key, retry } => {
-                uncertain::person_decides(self, state, key, retry);
+            Action::PersonDecides { key, word } => {
+                uncertain::person_decides(self, state, key, word);
             }
             Action::PoisonKills { node } => world::node_dies(state, node),
             Action::NodeDies { node } => {

@@ -111,11 +111,14 @@ pub(crate) fn of(scope: &Scope) -> Vec<Property<Core>> {
         20 "nothing dies for want of its payload" |_, state| !state.broken.starved;
         22 "an outcome says what the receiver did" |core, state| {
             (0..core.scope.keys()).filter(|key| core.scope.kinds[*key].ignores_keys()).all(|key| {
-                match state.db.rows[key].outcomes[0] {
-                    Ending::None => true,
+                let row = &state.db.rows[key];
+                let newest = last_run(row).max(usize::from(row.delivery.run));
+                row.outcomes.iter().zip(1..).all(|(outcome, run)| match outcome {
+                    // What a person gives up may be applied later.
+                    Ending::None | Ending::GivenUp => true,
                     Ending::Succeeded => state.receiver.applied[key] > 0,
-                    _ => state.receiver.applied[key] == 0,
-                }
+                    _ => run < newest || state.receiver.applied[key] == 0,
+                })
             })
         };
         21 "rest means done" |core, state| is_done(core, state) || is_busy(core, state);
@@ -184,6 +187,7 @@ fn reached(scope: &Scope) -> Vec<Property<Core>> {
         EndedByEvidence "a late answer ends a delivery";
         EndedByPerson "a person ends a delivery";
         SentByPerson "a person has a call sent again";
+        GivenUp "a person gives a delivery up";
     };
     let bounds = &scope.bounds;
     let dispatches = scope.nodes > 0;
@@ -214,7 +218,9 @@ fn reached(scope: &Scope) -> Vec<Property<Core>> {
         Mark::ReceiverSuppressed => {
             has(Kind::Http) && (scope.tries > 1 || bounds.deaths + bounds.failovers > 0)
         }
-        Mark::Replayed | Mark::ForcedReplay => bounds.replays > 0,
+        Mark::GivenUp => bounds.decisions > 0 && bounds.replays > 0,
+        Mark::Replayed => bounds.replays > 0,
+        Mark::ForcedReplay => bounds.replays > 0 && !has(Kind::Held),
         Mark::Purged => bounds.purges > 0,
         Mark::SuffixLost | Mark::StoredAgain => {
             bounds.failovers > 0 && scope.replication == Replication::Asynchronous

@@ -99,7 +99,7 @@ const SMALL: Scope = Scope {
 
 use Kind::{Held, Http, Probed, Transactional};
 
-pub(crate) const SCOPES: [Scope; 10] = [
+pub(crate) const SCOPES: [Scope; 11] = [
     Scope {
         name: "ingest",
         about: "two writers; a sender, one who sends other content under the same key, a neighbour sent twice",
@@ -166,6 +166,19 @@ pub(crate) const SCOPES: [Scope; 10] = [
             deaths: 1,
             pauses: 1,
             cuts: 1,
+            decisions: 2,
+            ..NOTHING
+        },
+        ..SMALL
+    },
+    Scope {
+        name: "given-up",
+        about: "two nodes, one such call; people decide, or give it up and replay it",
+        kinds: &[Held],
+        bounds: Spent {
+            deaths: 1,
+            pauses: 1,
+            replays: 1,
             decisions: 2,
             ..NOTHING
         },

@@ -32,6 +32,8 @@ pub(crate) enum Ending {
     DeadPoison,
     /// The payload was dropped by retention.
     DeadExpired,
+    /// A person gave it up.
+    GivenUp,
 }
 
 impl Ending {
@@ -101,6 +103,8 @@ pub(crate) struct Row {
     pub(crate) late_done: bool,
     /// Claims of which a late "no" is kept, one bit each.
     pub(crate) late_no: u16,
+    /// The claim of a call that may be under way though a person has ended its run; 0 for none.
+    pub(crate) flight: u8,
 }
 
 /// The committed content of a database.
@@ -189,6 +193,14 @@ pub(crate) enum Said {
     Permanent,
     /// A call without a definite answer.
     Unknown,
+}
+
+/// What a person says of an uncertain delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    Succeeded,
+    Retry,
+    Dead,
 }
 
 /// Where a lease stands in the node that holds it.

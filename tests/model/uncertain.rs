@@ -11,7 +11,7 @@
 //! | `Told` | the receiver's answer to the probe, true when it is given, or "cannot tell" |
 //! | `Decide` | `dispatch::reconcile::decide`: `domain::uncertain::probed`, `uncertain_finish.sql`, `uncertain_release.sql`, `uncertain_wait.sql` |
 //! | `ReadEvidence` | the same, by a late answer: `uncertain_evidence.sql` |
-//! | `PersonDecides` | `store::resolve`, by a person who knows what the receiver has applied so far |
+//! | `PersonDecides` | `store::resolve`, by a person who knows what the receiver has applied so far; who may replay also gives up |
 
 use oncehook::domain::uncertain::probed;
 use oncehook::domain::{ProbeSchedule, Probed, Standing, Step};
@@ -20,7 +20,7 @@ use crate::guards::Guard;
 use crate::model::{Action, Core, Mark};
 use crate::scope::Kind;
 use crate::settle::{end, standing, unleased};
-use crate::state::{Ask, Delivery, Ending, Live, Node, Phase, Row, State, Told};
+use crate::state::{Ask, Delivery, Ending, Live, Node, Phase, Row, State, Told, Word};
 
 pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
     for key in 0..core.scope.keys() {
@@ -56,8 +56,11 @@ pub(crate) fn actions(core: &Core, state: &State, actions: &mut Vec<Action>) {
 
 /// No call of the claim is on its way, and nobody who acts is about to send one or waits for one.
 fn may_land(state: &State, key: usize) -> bool {
-    let delivery = &state.db.rows[key].delivery;
+    let Row {
+        delivery, flight, ..
+    } = &state.db.rows[key];
     let claim = match delivery.live {
+        _ if *flight != 0 => *flight,
         Live::Leased => delivery.claim,
         Live::Uncertain => delivery.call,
         Live::None | Live::Ready => return false,
@@ -88,10 +91,16 @@ fn decisions(core: &Core, state: &State, key: usize, actions: &mut Vec<Action>) 
     if spent.decisions < bounds.decisions {
         let applied = state.receiver.applied[key] > 0;
         let landed = state.db.rows[key].delivery.landed;
+        let mut say = |word| actions.push(Action::PersonDecides { key, word });
         if applied {
-            actions.push(Action::PersonDecides { key, retry: false });
-        } else if landed || !core.has(Guard::RetryAfterFlight) {
-            actions.push(Action::PersonDecides { key, retry: true });
+            say(Word::Succeeded);
+        } else {
+            if landed || !core.has(Guard::RetryAfterFlight) {
+                say(Word::Retry);
+            }
+            if bounds.replays > 0 {
+                say(Word::Dead);
+            }
         }
     }
 }
@@ -122,9 +131,14 @@ pub(crate) fn arrives(state: &mut State, key: usize) {
 
 /// The time for which a call may be under way is longer than that within which it must begin.
 pub(crate) fn lands(state: &mut State, key: usize) {
-    let delivery = &mut state.db.rows[key].delivery;
-    delivery.landed = true;
-    let claim = delivery.claim.max(delivery.call);
+    let row = &mut state.db.rows[key];
+    let claim = match std::mem::take(&mut row.flight) {
+        0 => {
+            row.delivery.landed = true;
+            row.delivery.claim.max(row.delivery.call)
+        }
+        given_up => given_up,
+    };
     let slots = state.nodes.iter_mut().flat_map(|node| &mut node.slots);
     for slot in slots.filter(|slot| slot.phase == Phase::Held && slot.claim == claim) {
         slot.late = true;
@@ -214,15 +228,26 @@ pub(crate) fn read_evidence(core: &Core, state: &mut State, key: usize) {
     }
 }
 
-pub(crate) fn person_decides(core: &Core, state: &mut State, key: usize, retry: bool) {
+pub(crate) fn person_decides(core: &Core, state: &mut State, key: usize, word: Word) {
     state.spent.decisions += 1;
     let row = &mut state.db.rows[key];
-    if retry {
-        core.mark(Mark::SentByPerson);
-        release(row);
-    } else {
-        core.mark(Mark::EndedByPerson);
-        end(core, row, Ending::Succeeded);
+    match word {
+        Word::Retry => {
+            core.mark(Mark::SentByPerson);
+            release(row);
+        }
+        Word::Succeeded => {
+            core.mark(Mark::EndedByPerson);
+            end(core, row, Ending::Succeeded);
+        }
+        Word::Dead => {
+            row.flight = if row.delivery.landed {
+                0
+            } else {
+                row.delivery.call
+            };
+            end(core, row, Ending::GivenUp);
+        }
     }
     core.commit(state);
 }

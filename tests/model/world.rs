@@ -93,6 +93,13 @@ fn commands(core: &Core, state: &State, actions: &mut Vec<Action>) {
             continue;
         }
         let force = last == Ending::Succeeded;
+        // Who has a receiver that ignores keys looks into its books first, as for a decision.
+        if core.scope.kinds[key].ignores_keys()
+            && (state.receiver.applied[key] > 0
+                || (row.flight != 0 && core.has(Guard::ReplayAfterFlight)))
+        {
+            continue;
+        }
         if row.delivery.live == Live::None || !core.has(Guard::ReplayRefusedWhileLive) {
             actions.push(Action::Replay { key, force });
         }
@@ -188,6 +195,8 @@ fn open(core: &Core, state: &mut State, operator: Operator) {
         generation: row.generation,
         ..Delivery::default()
     };
+    // Late answers are of their run.
+    (row.late_done, row.late_no) = (false, 0);
     core.commit(state);
 }
 

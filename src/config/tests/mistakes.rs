@@ -1,7 +1,7 @@
 use super::{errors, with};
 
 /// Lines of a source, a handler, and what the error must say.
-const MISTAKES: [(&str, &str, &[&str]); 50] = [
+const MISTAKES: [(&str, &str, &[&str]); 51] = [
     (
         "secrets = []",
         "",
@@ -202,6 +202,11 @@ const MISTAKES: [(&str, &str, &[&str]); 50] = [
         "",
         "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"hold\"\nlane = \"entity\"\napply_if_newer = \"occurred_at\"\nlane_on_uncertain = \"skip\"",
         &["leave one of them out"],
+    ),
+    (
+        "",
+        "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"hold\"\nlane = \"entity\"\nlane_on_dead = \"hold\"\nlane_on_uncertain = \"skip\"",
+        &["says that none runs whose predecessor did not"],
     ),
     (
         "",

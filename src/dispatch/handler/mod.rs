@@ -6,6 +6,7 @@ pub(super) mod error_text;
 pub(super) mod external;
 pub(super) mod function;
 pub(super) mod http;
+pub(crate) mod rules;
 mod sql;
 pub(super) mod transactional;
 
@@ -23,6 +24,7 @@ use super::flow::BreakerPolicy;
 pub use crate::store::{Emit, Work};
 pub use external::External;
 pub use function::{Answer, Delivered, Function, HandlerError};
+pub use rules::SpecError;
 
 /// Repetitions per hundred first tries of a handler that fails, unless said otherwise.
 pub const RETRY_SHARE: u16 = 20;
@@ -68,11 +70,10 @@ impl HandlerSpec {
     /// A handler with the default time-outs, batch and retry budget.
     pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
         let timeout = Duration::from_secs(10);
-        let lease = match kind {
-            HandlerKind::Http(_) | HandlerKind::External(_) | HandlerKind::SqlElsewhere { .. } => {
-                timeout + Duration::from_mins(1)
-            }
-            HandlerKind::Sql { .. } | HandlerKind::Function(_) => Duration::from_secs(30),
+        let lease = if kind.makes_calls() {
+            timeout + rules::LEASE_BEYOND_TIMEOUT
+        } else {
+            Duration::from_secs(30)
         };
         Self {
             name: name.into(),

@@ -7,13 +7,16 @@ ALTER TABLE oncehook.delivery
   ADD COLUMN call_token uuid,
   ADD COLUMN probes smallint NOT NULL DEFAULT 0,
   ADD COLUMN probe_token uuid,
+  ADD COLUMN probing_from timestamptz,
   DROP CONSTRAINT delivery_state_check,
   ADD CONSTRAINT delivery_state_check CHECK (state IN ('blocked', 'ready', 'leased', 'uncertain', 'held')),
   ADD CONSTRAINT delivery_uncertain_at CHECK ((state = 'uncertain') = (uncertain_at IS NOT NULL)),
   ADD CONSTRAINT delivery_uncertain_call CHECK ((state = 'uncertain') = (call_token IS NOT NULL)),
   ADD CONSTRAINT delivery_uncertain_flight CHECK (state <> 'uncertain' OR in_flight_until IS NOT NULL),
-  ADD CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL));
-CREATE INDEX delivery_uncertain ON oncehook.delivery (run_at) WHERE state = 'uncertain';
+  ADD CONSTRAINT delivery_uncertain_probe CHECK (state = 'uncertain' OR (probes = 0 AND probe_token IS NULL AND probing_from IS NULL));
+CREATE INDEX delivery_uncertain ON oncehook.delivery (handler_id, run_at) WHERE state = 'uncertain';
+
+ALTER TABLE oncehook.handler ADD COLUMN on_unknown text COLLATE "C";
 
 ALTER TABLE oncehook.outcome
   DROP CONSTRAINT outcome_decided_by_check,

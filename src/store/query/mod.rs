@@ -259,6 +259,9 @@ pub struct AuditInfo {
     pub action: String,
     /// Why.
     pub reason: Option<String>,
+    /// What `resolve` decided.
+    #[serde(rename = "as")]
+    pub resolved_as: Option<String>,
     /// The bulk replay that it was part of.
     pub bulk: Option<String>,
 }
@@ -289,7 +292,7 @@ pub struct Resolved {
     pub handler: String,
     /// The run that was decided.
     pub run: i16,
-    /// `succeeded`, `failed`, `retry`, `dead`.
+    /// `succeeded`, `failed`, `retry`, `dead`, `probe`.
     #[serde(rename = "as")]
     pub resolved_as: &'static str,
     /// The run that begins, where a held delivery is tried again.

@@ -188,6 +188,7 @@ fn action(row: &Row) -> AuditInfo {
         actor: row.get("actor"),
         action: row.get("action"),
         reason: row.get("reason"),
+        resolved_as: row.get("resolved_as"),
         bulk: row.get("bulk"),
     }
 }

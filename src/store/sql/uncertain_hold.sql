@@ -5,5 +5,5 @@
 -- Index delivery_pkey.
 UPDATE oncehook.delivery
    SET state = 'held', state_reason = $4, suspect = false, run_at = clock_timestamp(),
-       in_flight_until = NULL, uncertain_at = NULL, call_token = NULL, probes = 0, probe_token = NULL
+       in_flight_until = NULL, uncertain_at = NULL, call_token = NULL, probes = 0, probe_token = NULL, probing_from = NULL
  WHERE event_id = $1 AND handler_id = $2 AND run = $3 AND state = 'uncertain'

@@ -5,7 +5,7 @@
 -- under way: nothing changes.
 -- Index delivery_pkey.
 UPDATE oncehook.delivery
-   SET state = 'ready', run_at = clock_timestamp(), in_flight_until = NULL, uncertain_at = NULL, call_token = NULL, probes = 0, probe_token = NULL
+   SET state = 'ready', run_at = clock_timestamp(), in_flight_until = NULL, uncertain_at = NULL, call_token = NULL, probes = 0, probe_token = NULL, probing_from = NULL
  WHERE event_id = $1 AND handler_id = $2 AND run = $3 AND state = 'uncertain'
    AND in_flight_until <= clock_timestamp()
    AND ($4::uuid IS NULL OR probe_token = $4)

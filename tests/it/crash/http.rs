@@ -91,11 +91,11 @@ async fn whatever_is_no_final_answer_is_tried_again_under_the_same_effect_key() 
     let receiver = Receiver::start().await;
     let answers = [
         (Reply::status(409), "HTTP 409: not done"),
-        (Reply::status(408), "HTTP 408: not done"),
+        (Reply::status(408), "HTTP 408: result unknown"),
         (Reply::status(425), "HTTP 425: not done"),
         (
             Reply::status(503).header("Retry-After", "0"),
-            "HTTP 503: not done",
+            "HTTP 503: result unknown",
         ),
         (Reply::status(500), "HTTP 500: result unknown"),
         (Reply::status(502), "HTTP 502: result unknown"),

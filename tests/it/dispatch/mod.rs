@@ -3,6 +3,7 @@
 mod function;
 mod newer;
 mod not_yet;
+mod refused;
 mod session;
 mod sql;
 mod transient;

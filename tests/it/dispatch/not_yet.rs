@@ -84,8 +84,11 @@ async fn f50_an_event_waits_for_its_object_and_is_done_once_it_is_there() {
 #[tokio::test]
 async fn f50_an_object_that_is_never_made_ends_as_dead_letter_with_its_own_reason() {
     let mut spec = orders();
-    spec.policy.not_yet.span = Duration::ZERO;
-    spec.policy.not_yet.max = Duration::from_millis(1);
+    spec.policy.not_yet = RetryPolicy {
+        span: Duration::ZERO,
+        first: Duration::from_millis(1),
+        max: Duration::from_millis(1),
+    };
     let inbox = Inbox::start(ORDERS, vec![spec]).await;
     inbox.put(&update("evt_1")).await;
     let (result, timeline) = inbox.until_outcome("evt_1", "orders").await;

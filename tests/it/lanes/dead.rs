@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oncehook::HandlerSpec;
-use oncehook::domain::OnDead;
+use oncehook::domain::{LaneBy, OnDead};
 use oncehook::store::{ReplayRequest, Resolution, ResolveRequest};
 
 use crate::crash::QUICK;
@@ -176,9 +176,9 @@ async fn a_replay_of_what_is_held_begins_anew_in_its_place() {
 }
 
 #[tokio::test]
-async fn without_a_lane_a_strict_handler_has_its_dead_letters() {
+async fn an_event_in_no_lane_of_a_strict_handler_is_a_dead_letter() {
     let mut spec = strict();
-    spec.lane = None;
+    spec.lane = Some(LaneBy::parse("json:/data/object/nothing").unwrap());
     let inbox = Inbox::start(LINES, vec![spec]).await;
     inbox
         .db

@@ -1,6 +1,7 @@
 //! Calls whose result is not known: probed, held, decided by evidence or a person, never blindly
 //! repeated.
 
+mod asked;
 mod decided;
 mod evidence;
 mod external;
@@ -113,11 +114,16 @@ impl Payments {
 
     /// A node with handler `payout` that calls it, and further lines.
     fn app(&self, lines: &str) -> AppBuilder {
+        self.called_by("payout", lines, ledger())
+    }
+
+    /// A handler that calls it, and further lines.
+    fn called_by(&self, handler: &str, lines: &str, app: AppBuilder) -> AppBuilder {
         let lines = format!(
             "secrets = [{{ label = \"a\", value = {SECRET:?} }}]\n\
              retry = {{ for = \"1m\", first = \"10ms\", max = \"20ms\" }}\n{lines}"
         );
-        ledger().http_handler("payout", &self.receiver.url("/pay"), &lines)
+        app.http_handler(handler, &self.receiver.url("/pay"), &lines)
     }
 
     /// The same with a probe, asked at these times (such as `"100ms", "2s"`).

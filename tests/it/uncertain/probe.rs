@@ -16,8 +16,13 @@ use super::{
 fn unknown(applies: Applies) -> Vec<(Manner, &'static str)> {
     let says = |reply| Manner::Says(reply, applies);
     vec![
+        (says(Reply::status(408)), "HTTP 408: result unknown"),
         (says(Reply::status(500)), "HTTP 500: result unknown"),
         (says(Reply::status(502)), "HTTP 502: result unknown"),
+        (
+            says(Reply::status(503).header("Retry-After", "1")),
+            "HTTP 503: result unknown",
+        ),
         (says(Reply::status(504)), "HTTP 504: result unknown"),
         (
             says(Reply::cut()),
@@ -69,13 +74,13 @@ async fn a_call_that_was_applied_and_whose_answer_is_lost_is_ended_by_a_probe() 
             [format!("unknown: {error}"), "probe: applied".into()]
         );
     }
-    assert_eq!(payments.applied(), [1; 6], "each once");
-    assert_eq!(payments.calls().len(), 6);
+    assert_eq!(payments.applied(), [1; 8], "each once");
+    assert_eq!(payments.calls().len(), 8);
     assert_eq!(
         metric(&app, "oncehook_calls_uncertain_total").await,
-        Some(6.0)
+        Some(8.0)
     );
-    assert_eq!(metric(&app, "oncehook_probes_total").await, Some(6.0));
+    assert_eq!(metric(&app, "oncehook_probes_total").await, Some(8.0));
     app.db.verify().await;
 }
 
@@ -128,14 +133,15 @@ async fn a_definite_answer_is_what_it_was() {
     let payments = Payments::start().await;
     let app = payments.probed("\"100ms\"", "").start().await;
     payments.next([
+        Manner::Says(Reply::status(409), Applies::No),
+        Manner::Says(Reply::status(425), Applies::No),
         Manner::Says(Reply::status(429), Applies::No),
-        Manner::Says(Reply::status(503), Applies::No),
     ]);
     put(&app, &paid("evt_1")).await;
     let outcome = app.until_outcome("stripe", "evt_1", "payout").await;
     assert_eq!(
         (&outcome["result"], &outcome["attempts"]),
-        (&json!("succeeded"), &json!(3))
+        (&json!("succeeded"), &json!(4))
     );
     payments.next([Manner::Says(Reply::status(422), Applies::No)]);
     put(&app, &paid("evt_2")).await;
@@ -194,7 +200,7 @@ async fn who_cannot_tell_is_asked_as_the_schedule_says_and_then_a_person_is() {
     let said = shown.said();
     for part in [
         "5 probes, a person must decide",
-        "resolve --handler payout --as succeeded|failed|retry|dead --reason '...' stripe evt_1",
+        "resolve --handler payout --as succeeded|failed|retry|dead|probe --reason '...' stripe evt_1",
         uncertain["effect_key"].as_str().unwrap(),
     ] {
         assert!(said.contains(part), "{part} in\n{said}");
@@ -246,6 +252,7 @@ async fn a_probe_is_signed_apart_from_a_call_and_no_transaction_is_open_meanwhil
         ("oncehook-source", "stripe"),
         ("oncehook-event-key", "evt_1"),
         ("oncehook-run", "1"),
+        ("oncehook-attempt", "1"),
     ] {
         assert_eq!(header(name), value, "{name}");
     }
@@ -295,11 +302,11 @@ async fn without_a_probe_a_person_is_asked_at_once_and_nothing_is_sent_again() {
     put(&app, &paid("evt_good")).await;
     app.until_outcome("stripe", "evt_good", "payout").await;
     until_metric(&app, "oncehook_deliveries_uncertain_for_people", |n| {
-        n > 5.0
+        n > 7.0
     })
     .await;
     assert_eq!(payments.calls().len(), count + 1);
-    assert_eq!(payments.applied(), [1; 7]);
+    assert_eq!(payments.applied(), [1; 9]);
     assert!(payments.probes().is_empty());
     app.db.verify().await;
 }
