@@ -56,37 +56,16 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A table whose columns are as wide as they need to be.
 fn lines(page: &EventPage) -> Vec<String> {
-    let rows: Vec<[String; 5]> = page
-        .events
-        .iter()
-        .map(|event| {
-            [
-                words::moment(event.received_at),
-                event.state.clone(),
-                clean(&event.source).into_owned(),
-                clean(event.event_type.as_deref().unwrap_or("-")).into_owned(),
-                clean(&event.key).into_owned(),
-            ]
-        })
-        .collect();
-    let mut widths = [0; 5];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    rows.iter()
-        .map(|row| {
-            let cells: Vec<_> = row
-                .iter()
-                .zip(widths)
-                .map(|(cell, width)| format!("{cell:width$}"))
-                .collect();
-            cells.join("  ").trim_end().to_owned()
-        })
-        .collect()
+    words::table(page.events.iter().map(|event| {
+        [
+            words::moment(event.received_at),
+            event.state.clone(),
+            clean(&event.source).into_owned(),
+            clean(event.event_type.as_deref().unwrap_or("-")).into_owned(),
+            clean(&event.key).into_owned(),
+        ]
+    }))
 }
 
 #[cfg(test)]

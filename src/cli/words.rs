@@ -61,6 +61,27 @@ pub(super) fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
+/// Lines of cells, whose columns are as wide as they need to be.
+pub(super) fn table<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> Vec<String> {
+    let rows: Vec<_> = rows.collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    rows.iter()
+        .map(|row| {
+            let cells: Vec<_> = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect();
+            cells.join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
 /// A moment given by a person: with offset, or an age such as `24h`.
 ///
 /// # Errors
