@@ -121,7 +121,7 @@ async fn create(
 }
 
 async fn list(context: &Context) -> Result<(), Failure> {
-    let tokens = context.store()?.tokens().await?;
+    let tokens = context.reading_store()?.tokens().await?;
     if context.printer.json() {
         return context.printer.value(&tokens);
     }

@@ -7,7 +7,7 @@ mod secret;
 mod token;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncehook::domain::{ClientName, Role};
 use oncehook::store::{NewToken, Settings, Store};
@@ -42,6 +42,22 @@ async fn ask(api: SocketAddr, request: &str, token: Option<&str>, body: &str) ->
         status: answer.status().as_u16(),
         challenge: challenge.map(|value| value.to_str().unwrap().to_owned()),
         body: answer.text().await.unwrap(),
+    }
+}
+
+/// For how long an answer of the database about a token holds: `docs/access.md` promises it.
+const HOLDS: Duration = Duration::from_secs(1);
+
+/// Does something again and again until once it began after what was known before holds no more; it is told
+/// whether that is so.
+async fn until_outdated(mut look: impl AsyncFnMut(bool)) {
+    let began = Instant::now();
+    loop {
+        let outdated = began.elapsed() >= HOLDS;
+        look(outdated).await;
+        if outdated {
+            break;
+        }
     }
 }
 
