@@ -209,6 +209,8 @@ impl Access {
             .await
             .map_err(Refused::Store)?;
         let (caller, unused) = judged.map_err(|denied| Refused::Denied(denied, Some(id)))?;
+        // There is one, whatever was found before or becomes of the table.
+        self.closed.store(true, Ordering::Release);
         if unused {
             self.keep_use(id);
         }

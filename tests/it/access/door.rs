@@ -102,6 +102,16 @@ async fn the_first_token_closes_the_listener_for_good() {
 }
 
 #[tokio::test]
+async fn a_token_that_is_accepted_closes_the_listener_at_once() {
+    let app = TestApp::builder().start().await;
+    assert_eq!(get(app.api, "/v1/nothing", None).await, 404);
+    let (_, token) = create(&app.db, "shop", &[Role::Read], None).await;
+    assert_eq!(get(app.api, "/v1/nothing", Some(&token)).await, 404);
+    app.db.execute("DELETE FROM oncehook.token").await;
+    until_outdated(async |_| assert_eq!(get(app.api, "/v1/nothing", None).await, 401)).await;
+}
+
+#[tokio::test]
 async fn elsewhere_than_on_loopback_it_starts_only_with_a_token() {
     let mut app = TestApp::builder().start().await;
     let everywhere = [
