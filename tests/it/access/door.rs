@@ -96,7 +96,8 @@ async fn the_first_token_closes_the_listener_for_good() {
     app.db.execute("DELETE FROM oncehook.token").await;
     until_outdated(async |outdated| {
         assert_eq!(get(app.api, "/v1/events", None).await, 401, "{outdated}");
-        assert_eq!(ask(app.api, pause, Some(&token), "{}").await.status, 401);
+        let shown = ask(app.api, pause, Some(&token), "{}").await.status;
+        assert!(shown == 401 || !outdated, "{shown}");
     })
     .await;
 }
