@@ -383,9 +383,9 @@ CREATE TABLE oncehook.rejected (
 );
 
 -- Who did what, why.
--- Written: in the transaction of the action itself (replay, resolve, handlers retire, pause, resume).
--- Append-only, by a trigger. `subject` is an event id, a handler's or source's name, or a bulk replay's
--- number, which the new runs that it opened have as `bulk` in `after`.
+-- Written: in the transaction of the action itself (replay, resolve, handlers retire, pause, resume, token).
+-- Append-only, by a trigger. `subject` is an event id, a handler's or source's name, a token's id, or a bulk
+-- replay's number, which the new runs that it opened have as `bulk` in `after`.
 CREATE TABLE oncehook.audit (
   id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at      timestamptz NOT NULL DEFAULT now(),
@@ -405,6 +405,30 @@ BEGIN
 END $$;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON oncehook.audit
   FOR EACH STATEMENT EXECUTE FUNCTION oncehook.audit_is_append_only();
+
+-- A token of the API listener: who may ask for what.
+-- Written: by `token create` and `token revoke`, with their audit; `last_used_at` by the nodes, at most once
+-- a minute, apart from the request. Never deleted: while there is a row, revoked ones too, every request
+-- needs a token, and a name or an id in the audit stays explained.
+-- `id` is public: it stands in the token's text, in logs and in the audit. `hash` is SHA-256 of the secret
+-- part, 32 random bytes that are shown once and kept nowhere. A salt and a slow hash protect what people
+-- choose, which can be guessed; nobody guesses 256 random bits, so a plain hash gives nothing away.
+-- `name` is the client's, on several rows while it changes from one token to the next; it is the actor
+-- `api:NAME` in the audit and scopes the idempotency keys. `local` is whoever comes where there are no tokens.
+-- `expires_at`, if it is set, is by the database's clock, as every time in a row.
+CREATE TABLE oncehook.token (
+  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name         text COLLATE "C" NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$' AND name <> 'local'),
+  roles        text[] COLLATE "C" NOT NULL CHECK (cardinality(roles) > 0 AND roles <@ ARRAY['read', 'operate', 'submit']),
+  hash         bytea NOT NULL CHECK (octet_length(hash) = 32),
+  created_at   timestamptz NOT NULL DEFAULT now(),
+  created_by   text NOT NULL,
+  expires_at   timestamptz,
+  last_used_at timestamptz,
+  revoked_at   timestamptz,
+  revoked_by   text,
+  CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
+) WITH (fillfactor = 50);
 
 -- A bulk replay: new runs of every finished one that fits, as one order of a person.
 -- Written: by its start, by `stop`, `continue` and `give-up`; by whoever opens its next page, a node or the

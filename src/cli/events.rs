@@ -57,7 +57,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 fn lines(page: &EventPage) -> Vec<String> {
-    let rows: Vec<[String; 5]> = page
+    let rows: Vec<_> = page
         .events
         .iter()
         .map(|event| {

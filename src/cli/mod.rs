@@ -19,6 +19,7 @@ mod service;
 mod show;
 mod simulate;
 mod sources;
+mod token;
 mod verify;
 mod words;
 
@@ -79,6 +80,7 @@ enum Verb {
     Resolve(resolve::Args),
     Handlers(handlers::Args),
     Sources(sources::Args),
+    Token(token::Args),
     Verify(verify::Args),
     Health(health::Args),
 }
@@ -119,6 +121,7 @@ async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
         Verb::Resolve(args) => resolve::run(context, args).await,
         Verb::Handlers(args) => handlers::run(context, args).await,
         Verb::Sources(args) => sources::run(context, args).await,
+        Verb::Token(args) => token::run(context, args).await,
         Verb::Verify(args) => verify::run(context, args).await,
         Verb::Health(args) => health::run(context, args).await,
     }

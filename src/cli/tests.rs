@@ -55,6 +55,12 @@ fn misuse_is_refused_by_the_parser() {
         "oncehook verify --since 0",
         "oncehook verify --since 2999-01-01T00:00:00Z",
         "oncehook verify --check-time 100d",
+        "oncehook token create shop",
+        "oncehook token create local --role read",
+        "oncehook token create Shop --role read",
+        "oncehook token create shop --role admin",
+        "oncehook token create shop --role read --expires 0s",
+        "oncehook token revoke 3",
     ] {
         let words = line.split(' ');
         assert!(Cli::try_parse_from(words).is_err(), "{line}");
@@ -72,6 +78,8 @@ fn misuse_is_refused_by_the_parser() {
         "oncehook simulate a b --count 3 --id x --payload -",
         "oncehook verify --json --since 1h --patience 0 --check-time 10s",
         "oncehook verify --all --digests --limit 20",
+        "oncehook token create shop --role read --role submit --expires 90d --json",
+        "oncehook token revoke 3 --reason r",
     ] {
         Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
@@ -80,7 +88,7 @@ fn misuse_is_refused_by_the_parser() {
 #[test]
 fn failures_say_cause_and_hint_and_exit_code() {
     let invalid = Config::parse(
-        "[listen]\napi = \"0.0.0.0:1\"\nprot = 1\n",
+        "[listen]\napi = \"localhost:1\"\nprot = 1\n",
         std::path::Path::new("oncehook.toml"),
         &Environment::default(),
     )

@@ -275,7 +275,7 @@ fn every_error_is_said_at_once_with_its_line() {
 ulr = "x"
 
 [listen]
-api = "0.0.0.0:8081"
+api = "0.0.0.0"
 public = "localhost:8080"
 
 [[source]]

@@ -1,5 +1,6 @@
 //! Pure decisions: no I/O, no clock, no SQL. Time and randomness are arguments.
 
+pub mod access;
 pub mod delivery;
 pub mod effect;
 pub mod event;
@@ -15,6 +16,7 @@ pub mod secret;
 pub mod uncertain;
 pub mod version;
 
+pub use access::{Caller, ClientName, Denied, Known, Role, Token, TokenHash};
 pub use delivery::{Policy, Progress, Transition, Verdict};
 pub use effect::EffectKey;
 pub use event::{EventKey, EventState, Item, KeyError, Mode, Reading};

@@ -8,7 +8,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::EventKey;
+use crate::domain::{Caller, EventKey};
 use crate::engine::Engine;
 use crate::store::{ReplayRequest, Resolution, ResolveRequest, StoreError};
 
@@ -22,9 +22,6 @@ const COMMAND_BYTES_MAX: usize = 64 << 10;
 
 /// For a command's body to arrive.
 const COMMAND_TIME: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// Who is written into the audit: the listener knows no callers yet.
-pub(super) const ACTOR: &str = "api";
 
 /// Registers `/v1/events` and what is below it.
 pub(super) fn routes(config: &mut web::ServiceConfig) {
@@ -152,6 +149,7 @@ impl Command for Resolve {
 }
 
 async fn resolve(
+    caller: Caller,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     mut payload: web::Payload,
@@ -175,12 +173,13 @@ async fn resolve(
         resolution: wanted.resolution,
         reason: wanted.reason,
         evidence: wanted.evidence,
-        actor: ACTOR.to_owned(),
+        actor: caller.actor(),
     };
     answer(engine.store().resolve(&request).await)
 }
 
 async fn replay(
+    caller: Caller,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     mut payload: web::Payload,
@@ -204,7 +203,7 @@ async fn replay(
         force: wanted.force,
         expected_run: wanted.expected_run,
         reason: wanted.reason,
-        actor: ACTOR.to_owned(),
+        actor: caller.actor(),
     };
     answer(engine.store().replay(&request).await)
 }

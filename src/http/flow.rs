@@ -4,11 +4,12 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use crate::dispatch::BreakerState;
+use crate::domain::Caller;
 use crate::engine::Engine;
 use crate::store::flow::{HandlerInfo, Pausable};
 
 use super::early;
-use super::events::{ACTOR, answer, command, invalid, only_get};
+use super::events::{answer, command, invalid, only_get};
 use super::problem::Problem;
 
 /// Registers `/v1/handlers`, `/v1/sources` and what is below them.
@@ -67,6 +68,7 @@ struct Switched {
 }
 
 async fn switch(
+    caller: Caller,
     request: HttpRequest,
     path: web::Path<(String, String, String)>,
     mut payload: web::Payload,
@@ -87,9 +89,9 @@ async fn switch(
     let (store, reason) = (engine.store(), wanted.reason.as_deref());
     let paused = verb == "pause";
     let done = if paused {
-        store.pause(what, &name, reason, ACTOR).await
+        store.pause(what, &name, reason, &caller.actor()).await
     } else {
-        store.resume(what, &name, reason, ACTOR).await
+        store.resume(what, &name, reason, &caller.actor()).await
     };
     engine.look_for_pauses();
     answer(done.map(|()| Switched { name, paused }))

@@ -5,12 +5,12 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Ending;
+use crate::domain::{Caller, Ending};
 use crate::engine::Engine;
 use crate::store::bulk::{self, BulkOrder, BulkWord, Candidates, ReplayFilter};
 
 use super::early;
-use super::events::{ACTOR, Command, answer, command, failed, invalid, method_not_allowed, parse};
+use super::events::{Command, answer, command, failed, invalid, method_not_allowed, parse};
 use super::problem::Problem;
 
 /// Registers `/v1/replays` and what is below it.
@@ -85,7 +85,7 @@ impl Command for Start {
 }
 
 impl Start {
-    fn order(self) -> Result<BulkOrder, Problem> {
+    fn order(self, caller: &Caller) -> Result<BulkOrder, Problem> {
         if self.handler.is_some() == self.every_handler {
             return Err(invalid(
                 "Name a handler, or say \"every_handler\": true, one of the two.".to_owned(),
@@ -119,7 +119,7 @@ impl Start {
             rate: self.rate,
             anew: self.anew,
             reason: self.reason,
-            actor: ACTOR.to_owned(),
+            actor: caller.actor(),
         })
     }
 }
@@ -138,6 +138,7 @@ struct Started {
 }
 
 async fn start(
+    caller: Caller,
     request: HttpRequest,
     mut payload: web::Payload,
     engine: web::Data<Engine>,
@@ -150,7 +151,7 @@ async fn start(
         Err(answer) => return early::without_reading(answer, payload),
     };
     let dry_run = wanted.dry_run;
-    let order = match wanted.order() {
+    let order = match wanted.order(&caller) {
         Ok(order) => order,
         Err(problem) => return problem.response(),
     };
@@ -201,6 +202,7 @@ impl Command for Tell {
 }
 
 async fn tell(
+    caller: Caller,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     mut payload: web::Payload,
@@ -224,7 +226,7 @@ async fn tell(
     };
     let told = engine
         .store()
-        .tell_bulk(bulk, word, &wanted.reason, ACTOR)
+        .tell_bulk(bulk, word, &wanted.reason, &caller.actor())
         .await;
     answer(told.map(|()| Started { bulk }))
 }
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
 
     fn order(body: &str) -> Result<BulkOrder, Problem> {
-        parse::<Start>(body.as_bytes()).and_then(Start::order)
+        parse::<Start>(body.as_bytes()).and_then(|start| start.order(&Caller::local()))
     }
 
     #[test]

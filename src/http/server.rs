@@ -1,4 +1,4 @@
-//! Two listeners: webhooks in public, status on loopback.
+//! Two listeners: webhooks in public, status and commands behind tokens or on loopback.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,9 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::task::JoinHandle;
 
 use crate::engine::Engine;
+use crate::store::StoreError;
 
+use super::auth::{self, Access};
 use super::inbox::{Inbox, Limits};
 use super::{early, events, flow, health, replays};
 
@@ -46,7 +48,8 @@ const SHUTDOWN_S_MAX: u64 = 3_600;
 pub struct ServeConfig {
     /// Webhooks and health.
     pub public: SocketAddr,
-    /// Status, metrics and health. Loopback only: it knows no tokens.
+    /// Status, commands, metrics and health. Anything but a loopback address needs a token in the
+    /// database.
     pub api: SocketAddr,
     /// Longest body in bytes.
     pub body_bytes: usize,
@@ -72,19 +75,38 @@ pub(super) struct Listener {
     task: JoinHandle<io::Result<()>>,
 }
 
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The API listener can be reached from elsewhere, and there is no token to tell who asks.
+    #[error(
+        "the API listener may be at {0}, which is no loopback address, only once there is a token"
+    )]
+    NoToken(SocketAddr),
+    /// It cannot be found out whether there is a token.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An address cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] io::Error),
+}
+
 /// Binds both addresses and serves them. Must be called inside a Tokio runtime; the workers have
 /// threads of their own. Signals are left to the caller.
 ///
 /// # Errors
 ///
-/// An address that cannot be bound, or an API address that is not on loopback.
-pub fn serve(engine: Engine, config: ServeConfig) -> Result<Running, io::Error> {
-    if !config.api.ip().is_loopback() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("the API listener is for loopback only, not {}", config.api),
-        ));
-    }
+/// [`ServeError`]; nothing listens.
+pub async fn serve(engine: Engine, config: ServeConfig) -> Result<Running, ServeError> {
+    let tokens = engine.store().any_token().await;
+    let access = if config.api.ip().is_loopback() {
+        Access::new(engine.store().clone(), config.api, tokens.ok())
+    } else if tokens? {
+        Access::new(engine.store().clone(), config.api, Some(true))
+    } else {
+        return Err(ServeError::NoToken(config.api));
+    };
     let limits = Limits {
         body_bytes: config.body_bytes,
         header_bytes: config.header_bytes,
@@ -93,7 +115,7 @@ pub fn serve(engine: Engine, config: ServeConfig) -> Result<Running, io::Error> 
     };
     Ok(Running {
         public: public(config.public, engine.clone(), limits)?,
-        api: api(config.api, engine, config.metrics)?,
+        api: api(config.api, engine, access, config.metrics)?,
     })
 }
 
@@ -110,20 +132,29 @@ fn public(address: SocketAddr, engine: Engine, limits: Limits) -> io::Result<Lis
 fn api(
     address: SocketAddr,
     engine: Engine,
+    access: Access,
     metrics: Option<PrometheusHandle>,
 ) -> io::Result<Listener> {
     let engine = web::Data::new(engine);
+    let access = web::Data::new(access);
     let metrics = metrics.map(web::Data::new);
     Listener::start(address, API_WORKERS, move |app| {
-        app.app_data(engine.clone())
-            .configure(health::routes)
+        // Whatever is not health is behind the guard, addresses that are none of ours too.
+        let guarded = web::scope("")
+            .wrap(middleware::from_fn(auth::guard))
             .configure(events::routes)
             .configure(flow::routes)
             .configure(replays::routes);
-        if let Some(metrics) = &metrics {
-            app.app_data(metrics.clone())
-                .configure(health::metrics_route);
-        }
+        let guarded = match &metrics {
+            Some(metrics) => guarded
+                .app_data(metrics.clone())
+                .configure(health::metrics_route),
+            None => guarded,
+        };
+        app.app_data(engine.clone())
+            .app_data(access.clone())
+            .configure(health::routes)
+            .service(guarded.default_service(web::to(early::not_found)));
     })
 }
 

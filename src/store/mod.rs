@@ -33,6 +33,7 @@ mod settings;
 mod signal;
 mod statement;
 mod tls;
+mod token;
 pub(crate) mod transaction;
 pub(crate) mod uncertain;
 pub mod verify;
@@ -48,6 +49,8 @@ pub use replay::ReplayRequest;
 pub use resolve::{Resolution, ResolveRequest};
 pub use settings::Settings;
 pub(crate) use signal::{Signal, Wake};
+pub(crate) use token::Found as FoundToken;
+pub use token::{MadeToken, NewToken, TokenInfo};
 pub use work::{Emit, Work};
 
 use connection::{Lent, Pool};

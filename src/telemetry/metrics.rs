@@ -20,6 +20,8 @@ pub const DUPLICATES: &str = "oncehook_events_duplicate_total";
 pub const CONFLICTS: &str = "oncehook_events_conflict_total";
 /// Refused requests, by source and reason.
 pub const REFUSED: &str = "oncehook_requests_refused_total";
+/// Requests that the API listener answered 401, 403 or 421, by reason.
+pub const API_REFUSED: &str = "oncehook_api_requests_refused_total";
 /// Requests answered 503, by source and reason.
 pub const UNAVAILABLE: &str = "oncehook_requests_unavailable_total";
 /// Time from a batch's first statement to its commit.
@@ -123,6 +125,11 @@ pub fn refused(source: Option<&str>, refusal: Refusal) {
         "reason" => refusal.code()
     )
     .increment(1);
+}
+
+/// A request to the API listener was refused for who sent it.
+pub fn api_refused(reason: &'static str) {
+    counter!(API_REFUSED, "reason" => reason).increment(1);
 }
 
 /// A request was answered 503.
@@ -321,6 +328,10 @@ fn describe() {
         "Events known already with other content: recorded, not processed"
     );
     describe_counter!(REFUSED, "Refused requests by reason");
+    describe_counter!(
+        API_REFUSED,
+        "API requests refused for who sent them, by reason"
+    );
     describe_counter!(
         UNAVAILABLE,
         "Requests answered 503 by reason: nothing was acknowledged"

@@ -9,6 +9,7 @@
     reason = "in a test, helpers included, a broken expectation is a failure with a place"
 )]
 
+mod access;
 mod check;
 mod crash;
 mod dispatch;

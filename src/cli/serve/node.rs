@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::config::{Config, ConfigError, Environment};
+use crate::config::{Config, ConfigError, Environment, Listen};
 use crate::engine::Engine;
-use crate::http::{self, Running, ServeConfig};
+use crate::http::{self, Running, ServeConfig, ServeError};
 use crate::store::Store;
 use crate::telemetry;
 
@@ -59,16 +59,11 @@ impl Node {
             body_time: config.limits.body_time,
             metrics: Some(metrics),
         };
-        match http::serve(engine.clone(), listen) {
+        match http::serve(engine.clone(), listen).await {
             Ok(running) => Ok(Self { engine, running }),
             Err(error) => {
                 engine.shutdown().await;
-                Err(Failure::new(Exit::No, error)
-                    .context(format!(
-                        "cannot listen on {} and {}",
-                        config.listen.public, config.listen.api
-                    ))
-                    .hint("listen.public and listen.api name the addresses; is another program on one of them?"))
+                Err(not_served(error, &config.listen))
             }
         }
     }
@@ -126,6 +121,21 @@ impl Node {
         tokio::time::sleep(drain).await;
         self.running.stop(REQUEST_GRACE).await;
         self.engine.shutdown().await;
+    }
+}
+
+fn not_served(error: ServeError, listen: &Listen) -> Failure {
+    match error {
+        ServeError::Store(error) => error.into(),
+        ServeError::NoToken(_) => Failure::new(Exit::No, error).hint(
+            "`oncehook token create NAME --role read` makes one, also while the service is down; or set listen.api to 127.0.0.1:8081",
+        ),
+        error => Failure::new(Exit::No, error)
+            .context(format!(
+                "cannot listen on {} and {}",
+                listen.public, listen.api
+            ))
+            .hint("listen.public and listen.api name the addresses; is another program on one of them?"),
     }
 }
 

@@ -7,7 +7,7 @@ SELECT count(*) OVER () AS found, NULL::uuid AS event_id, NULL::int AS source_id
   FROM (SELECT format('%s has no valid primary key', c.relname) AS detail
           FROM pg_class c
          WHERE c.relnamespace = 'oncehook'::regnamespace AND c.relkind IN ('r', 'p')
-           AND (c.relname IN ('source', 'handler', 'handler_cap', 'delivery', 'conflict', 'audit', 'bulk_replay')
+           AND (c.relname IN ('source', 'handler', 'handler_cap', 'delivery', 'conflict', 'audit', 'bulk_replay', 'token')
                 OR coalesce((SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = c.oid), c.oid)
                    IN (to_regclass('oncehook.event_key'), to_regclass('oncehook.request'), to_regclass('oncehook.event'), to_regclass('oncehook.outcome')))
            AND NOT EXISTS (SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisprimary AND x.indisvalid AND x.indisready)

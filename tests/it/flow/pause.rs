@@ -205,10 +205,10 @@ async fn the_commands_and_the_api_pause_list_and_refuse() {
         400
     );
     let (_, sources) = app.get("/v1/sources").await;
-    assert_eq!(sources[0]["paused"]["by"], "api", "{sources}");
+    assert_eq!(sources[0]["paused"]["by"], "api:local", "{sources}");
     let listed = run(&["sources", "list"]).await.stdout;
     assert!(
-        listed.contains("paused since") && listed.contains("by api: x"),
+        listed.contains("paused since") && listed.contains("by api:local: x"),
         "{listed}"
     );
     let resumed = run(&["sources", "resume", "stripe"]).await;

@@ -9,7 +9,7 @@ async fn health_is_on_both_listeners_and_the_api_on_one() {
     let service = start().await;
     for (target, on_public) in [("/healthz", 200), ("/readyz", 200), ("/v1/events", 404)] {
         let mut wire = Wire::open(service.public).await;
-        wire.send(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"))
+        wire.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await;
         assert_eq!(status(&wire.answer().await), on_public, "{target}");
         assert_eq!(status(&service.get(target).await), 200, "{target}");
@@ -119,7 +119,7 @@ async fn what_is_not_there_is_404_and_other_methods_are_405() {
         ("GET /v1/events/plain/evt_1/replay", "POST"),
     ] {
         let mut wire = Wire::open(service.api).await;
-        wire.send(format!("{target} HTTP/1.1\r\nHost: x\r\n\r\n"))
+        wire.send(format!("{target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await;
         let answer = wire.answer().await;
         assert_eq!(status(&answer), 405, "{target}");

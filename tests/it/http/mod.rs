@@ -60,7 +60,7 @@ async fn start() -> Service {
         body_time: BODY_TIME,
         metrics: None,
     };
-    let running = serve(engine.clone(), config).unwrap();
+    let running = serve(engine.clone(), config).await.unwrap();
     Service {
         public: running.public_addr(),
         api: running.api_addr(),
@@ -99,7 +99,7 @@ impl Service {
     /// Asks the API listener.
     async fn get(&self, target: &str) -> String {
         let mut wire = Wire::open(self.api).await;
-        wire.send(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"))
+        wire.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await;
         wire.answer().await
     }

@@ -20,8 +20,10 @@ impl Wire {
     }
 
     pub(crate) async fn head(&mut self, path: &str, fields: &str) {
-        self.send(format!("POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n"))
-            .await;
+        self.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
+        ))
+        .await;
     }
 
     pub(crate) async fn done_writing(&mut self) {

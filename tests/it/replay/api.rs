@@ -95,7 +95,7 @@ async fn it_is_counted_started_and_looked_at() {
         ("handler", Value::Null),
         ("results", json!(["dead"])),
         ("rate", json!(100)),
-        ("actor", json!("api")),
+        ("actor", json!("api:local")),
         ("reason", json!("the account is open again")),
     ] {
         assert_eq!(now[member], value, "{member}: {now}");
@@ -164,10 +164,10 @@ async fn it_is_stopped_continued_and_given_up() {
     assert_eq!(
         actions,
         [
-            "replay.bulk api: the account is open again",
-            "replay.bulk.stop api: a look first",
-            "replay.bulk.continue api: a look first",
-            "replay.bulk.end api: a look first",
+            "replay.bulk api:local: the account is open again",
+            "replay.bulk.stop api:local: a look first",
+            "replay.bulk.continue api:local: a look first",
+            "replay.bulk.end api:local: a look first",
         ]
     );
     // What is left is another one's.

@@ -152,6 +152,7 @@ impl Inbox {
                 metrics: None,
             },
         )
+        .await
         .unwrap();
         let (public, api) = (running.public_addr(), running.api_addr());
         Self {
