@@ -84,8 +84,8 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event or handler; [`StoreError::Refused`] when the
-    /// delivery is neither uncertain nor held, and for `retry` while the call may still be under way. Nothing has
-    /// changed then.
+    /// delivery is neither uncertain nor held; [`StoreError::CallUnderWay`] for `retry` while the call may be.
+    /// Nothing has changed then.
     pub async fn resolve(&self, request: &ResolveRequest) -> Result<Resolved, StoreError> {
         if request.reason.trim().is_empty() {
             return Err(StoreError::Refused(
@@ -113,12 +113,13 @@ async fn resolve_in(
     let handler = handler_by_name(transaction, &request.handler)
         .await?
         .registered;
-    let refused = |why: String| {
-        Err(StoreError::Refused(format!(
+    let of_pair = |why: &str| {
+        format!(
             "event {} of {} and handler {}: {why}",
             found.key, request.source, request.handler
-        )))
+        )
     };
+    let refused = |why: String| Err(StoreError::Refused(of_pair(&why)));
     let Some(live) = uncertain::look(transaction, found.event_id, handler.id).await? else {
         return refused(
             "nothing is open. A finished run is run again by `replay`, which keeps the effect key unless it succeeded".into(),
@@ -162,11 +163,14 @@ async fn resolve_in(
         None => {
             // Its own guard, in the statement: the clock that counts is the database's.
             if !uncertain::release(transaction, id, None).await? {
-                return refused(format!(
-                    "the call may still be under way until {}; sent again now, it could be applied twice. \
-                     Say `retry` after that, or what you know: succeeded, failed or dead",
-                    moment(live.in_flight_until)
-                ));
+                let until = live.in_flight_until.unwrap_or(Timestamp::MAX);
+                return Err(StoreError::CallUnderWay {
+                    text: of_pair(&format!(
+                        "the call may still be under way until {until}; sent again now, it could be applied twice. \
+                         Say `retry` after that, or what you know: succeeded, failed or dead"
+                    )),
+                    until,
+                });
             }
         }
     }

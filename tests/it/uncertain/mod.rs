@@ -1,6 +1,7 @@
 //! Calls whose result is not known: probed, held, decided by evidence or a person, never blindly
 //! repeated.
 
+mod again;
 mod decided;
 mod evidence;
 mod external;
