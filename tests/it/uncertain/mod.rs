@@ -2,6 +2,7 @@
 //! repeated.
 
 mod again;
+mod begin;
 mod decided;
 mod evidence;
 mod external;
