@@ -98,7 +98,7 @@ scenarios! {
     settle_reaper_and_successor: settle::reaper_and_successor, [70], [2_880];
     settle_after_the_lease: settle::after_the_lease, [56], [56];
     settle_one_lease_twice: settle::one_lease_twice, [10], [10];
-    settle_commit_cut_off: settle::commit_cut_off, [40, 43], [456, 549];
+    settle_commit_cut_off: settle::commit_cut_off, [52, 55], [955, 1_167];
     settle_crossed_rows: settle::crossed_rows, [77], [1_047];
     settle_no_partition: settle::no_partition, [26], [1_394];
     replay_twice: replay::twice, [12], [12];
