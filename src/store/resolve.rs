@@ -10,7 +10,7 @@ use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
 use super::replay::{self, handler_by_name};
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Live};
+use super::uncertain::{self, Evidence, Live};
 use super::{Store, StoreError, audit};
 
 /// What a person decides.
@@ -84,7 +84,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event or handler; [`StoreError::Refused`] when the
-    /// delivery is neither uncertain nor held; [`StoreError::CallUnderWay`] for `retry` while the call may be.
+    /// delivery is neither uncertain nor held, or a late answer of its call is kept that says otherwise; [`StoreError::CallUnderWay`] for `retry` while the call may be.
     /// Nothing has changed then.
     pub async fn resolve(&self, request: &ResolveRequest) -> Result<Resolved, StoreError> {
         if request.reason.trim().is_empty() {
@@ -135,11 +135,23 @@ async fn resolve_in(
         live.generation,
     );
     let id = (found.event_id, handler.id, live.run);
+    let kept = match live.call_token {
+        Some(call) => {
+            uncertain::evidence(transaction, found.event_id, handler.id, live.run, call).await?
+        }
+        None => None,
+    };
+    if let Some(kept) = &kept
+        && let Some(why) = contradicts(request.resolution, kept)
+    {
+        return refused(why);
+    }
     let mut new_run = None;
     match request.resolution.ending() {
         Some(ending) => {
+            let said = request.evidence.as_deref();
             let resource = match ending {
-                Ending::Succeeded => request.evidence.as_deref(),
+                Ending::Succeeded => kept.as_ref().and_then(|k| k.resource.as_deref()).or(said),
                 _ => None,
             };
             let reason = Some(request.reason.as_str());
@@ -205,6 +217,27 @@ async fn resolve_in(
         effect_key: effect_key.as_str().to_owned(),
     };
     Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// Why a late answer that is kept forbids the decision, and what to say in its place. What is there is not
+/// sent again and not given up; what was refused is not there.
+fn contradicts(resolution: Resolution, kept: &Evidence) -> Option<String> {
+    let instead = match (kept.answer.as_str(), resolution) {
+        ("succeeded", Resolution::Succeeded) => return None,
+        ("succeeded", _) => "say `succeeded`",
+        (_, Resolution::Succeeded) => "say `failed` or `dead`, or `retry` to have it sent again",
+        _ => return None,
+    };
+    let made = match &kept.resource {
+        Some(resource) => format!(" ({resource})"),
+        None => String::new(),
+    };
+    Some(format!(
+        "its call was answered late, {}{made}, which is kept since {}: {instead}, or leave it to the nodes, \
+         which end it by that answer",
+        kept.answer,
+        moment(kept.at)
+    ))
 }
 
 /// What to do in place of a decision.
