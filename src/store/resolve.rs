@@ -1,10 +1,13 @@
 //! A person's decision about a call whose result is not known, or about a held delivery: reasoned, audited, never implicit.
 
+use std::iter;
+
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::domain::{DecidedBy, EffectKey, Ending};
+use crate::telemetry::clean_resource;
 
 use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
@@ -92,6 +95,12 @@ impl Store {
                 "a reason is required: it goes into the audit".into(),
             ));
         }
+        let mut texts = iter::once(&request.reason).chain(&request.evidence);
+        if texts.any(|text| text.contains('\0')) {
+            return Err(StoreError::Refused(
+                "reason and evidence may hold any character but NUL, which PostgreSQL does not store".into(),
+            ));
+        }
         let found = self.find(&request.source, &request.key).await?;
         let connection = self.admin().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
@@ -149,9 +158,12 @@ async fn resolve_in(
     let mut new_run = None;
     match request.resolution.ending() {
         Some(ending) => {
-            let said = request.evidence.as_deref();
+            let said = request.evidence.as_deref().map(clean_resource);
             let resource = match ending {
-                Ending::Succeeded => kept.as_ref().and_then(|k| k.resource.as_deref()).or(said),
+                Ending::Succeeded => kept
+                    .as_ref()
+                    .and_then(|k| k.resource.as_deref())
+                    .or(said.as_deref()),
                 _ => None,
             };
             let reason = Some(request.reason.as_str());

@@ -8,6 +8,7 @@ mod evidence;
 mod external;
 mod kill;
 mod probe;
+mod resource;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
