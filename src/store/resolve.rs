@@ -198,6 +198,27 @@ async fn resolve_in(
             }
         }
     }
+    record(transaction, request, (found, &live), &effect_key, new_run).await?;
+    let resolved = Resolved {
+        source: request.source.clone(),
+        key: found.key.as_str().to_owned(),
+        handler: request.handler.clone(),
+        run: live.run,
+        resolved_as: request.resolution.as_str(),
+        new_run,
+        effect_key: effect_key.as_str().to_owned(),
+    };
+    Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// Writes the audit, with what was known before.
+async fn record(
+    transaction: &Transaction<'_>,
+    request: &ResolveRequest,
+    (found, live): (&Found, &Live),
+    effect_key: &EffectKey,
+    new_run: Option<i16>,
+) -> Result<(), StoreError> {
     let mut after = json!({
         "handler": request.handler, "run": live.run, "as": request.resolution.as_str(),
         "evidence": request.evidence,
@@ -218,17 +239,7 @@ async fn resolve_in(
         })),
         &after,
     )
-    .await?;
-    let resolved = Resolved {
-        source: request.source.clone(),
-        key: found.key.as_str().to_owned(),
-        handler: request.handler.clone(),
-        run: live.run,
-        resolved_as: request.resolution.as_str(),
-        new_run,
-        effect_key: effect_key.as_str().to_owned(),
-    };
-    Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+    .await
 }
 
 /// Why a late answer that is kept forbids the decision, and what to say in its place. What is there is not
