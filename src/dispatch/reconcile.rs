@@ -52,7 +52,8 @@ pub(super) async fn run(mut context: Context) {
     }
 }
 
-/// Takes what is due, up to `free`.
+/// Takes what is due, up to `free`. Of every handler: one that repeats its calls, or makes none, may have made
+/// others before its configuration was changed, whose late answers are read and the rest of which is for people.
 async fn take(
     context: &Context,
     free: usize,
@@ -61,7 +62,6 @@ async fn take(
     let handlers: Vec<(i32, Duration)> = active
         .handlers
         .values()
-        .filter(|handler| handler.on_unknown() != OnUnknown::Retry)
         .map(|handler| (handler.id, handler.spec.lease))
         .collect();
     if handlers.is_empty() || free == 0 {

@@ -3,6 +3,7 @@
 
 mod again;
 mod begin;
+mod changed;
 mod decided;
 mod evidence;
 mod external;
