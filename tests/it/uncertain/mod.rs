@@ -2,6 +2,7 @@
 //! repeated.
 
 mod again;
+mod away;
 mod begin;
 mod changed;
 mod decided;
