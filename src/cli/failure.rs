@@ -145,7 +145,10 @@ fn is_running(key: &str) -> String {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let (exit, hint) = match &error {
-            StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Migration(_) => {
+            StoreError::NotFound(_)
+            | StoreError::Refused(_)
+            | StoreError::CallUnderWay { .. }
+            | StoreError::Migration(_) => {
                 (Exit::No, None)
             }
             StoreError::Url(key, _) => (

@@ -15,8 +15,9 @@ const EXAMPLES: &str = "Examples:\n\
 ///
 /// Of an uncertain delivery, find out what the receiver did with the effect key that `show` prints, then
 /// say it. `retry` sends the call again under the same effect key, and is refused while it may still be
-/// under way. `probe` decides nothing: the receiver is asked at once, and then as often and at such intervals as
-/// the handler's `probe` says. Of a held one, `retry` begins a new run at the head of its lane; any other decision ends it,
+/// under way. What contradicts a late answer that is kept is refused. `probe` decides nothing: the receiver is asked
+/// at once, and then as often and at such intervals as the handler's `probe` says. Of a held one, `retry` begins a
+/// new run at the head of its lane; any other decision ends it,
 /// and the lane goes on. Nothing else is decided this way.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

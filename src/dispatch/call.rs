@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::domain::Verdict;
+use crate::domain::{Ending, Verdict};
+use crate::store::StoreError;
 use crate::store::delivery::Lease;
 use crate::store::handling::{self, Payload};
 use crate::store::lanes;
 use crate::store::locked::Plans;
+use crate::store::transaction::is_connection_error;
 
 use super::flow::{Begun, Tries};
 use super::handler::{
@@ -23,6 +25,9 @@ use super::{ActiveHandler, Context, Outside};
 /// A call that was not started this long after its claim was sent is given back. With the time-out it
 /// stays below the shortest lease of a call, which is the time-out and five seconds.
 const START_WITHIN: Duration = Duration::from_secs(3);
+
+/// Pause between tries to write an answer while the database is away.
+const AWAY: Duration = Duration::from_millis(500);
 
 /// A lease of a handler that makes calls, with what is sent.
 pub(super) struct Call {
@@ -159,7 +164,45 @@ impl<'c> Ended<'c> {
     }
 }
 
-/// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence.
+/// The answer of a call, until it is written. Given up, by the end of the process at the latest, it is an error:
+/// nobody else knows it.
+struct Unwritten<'c> {
+    handler: &'c ActiveHandler,
+    lease: &'c Lease,
+    /// The result that it stands for; `None` where nothing would be lost.
+    answer: Option<&'static str>,
+}
+
+impl<'c> Unwritten<'c> {
+    fn of(handler: &'c ActiveHandler, ended: &Ended<'c>, verdict: &Verdict) -> Self {
+        let known = match (&handler.outside, ended.event) {
+            // Its ledger keeps it, and gives it to the next try.
+            (Some(Outside::Sql(_)), _) | (_, None) => None,
+            _ => settle::answer(verdict),
+        };
+        Self {
+            handler,
+            lease: ended.lease,
+            answer: known.map(Ending::as_str),
+        }
+    }
+}
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer {
+            tracing::error!(
+                event.id = %self.lease.event_id, correlation_id = %self.lease.correlation_id(), handler = %self.handler.spec.name,
+                run = self.lease.run, answer,
+                "the answer of a call is known, and the database did not take it: it is given up"
+            );
+        }
+    }
+}
+
+/// Writes a call's verdict; when the lease was lost meanwhile, the answer is kept as evidence. As long as the
+/// database is away, an answer that is known is kept here, in its slot: calls of the handler that have no answer
+/// written are never more than it may have under way.
 async fn settle_call(
     context: &Context,
     handler: &ActiveHandler,
@@ -168,18 +211,36 @@ async fn settle_call(
     began: Instant,
 ) {
     let end = began + handler.spec.lease + handler.spec.timeout;
-    while Instant::now() < end {
+    let mut unwritten = Unwritten::of(handler, &ended, &verdict);
+    loop {
         let settled = settle_once(context, handler, &ended, &verdict, began).await;
         // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
         context.store.recheck_lanes(lanes::of([ended.lease]));
+        let is_late = Instant::now() >= end;
         match settled {
-            Ok(()) => return,
-            Err(NotSettled::Store(error)) => not_written(context, handler, &error).await,
-            Err(NotSettled::Undone(error) | NotSettled::Broken(error)) => {
-                verdict = Verdict::Unknown { after: None, error };
+            Ok(()) => {
+                unwritten.answer = None;
+                return;
             }
+            Err(NotSettled::Store(error)) if !is_late => {
+                not_written(context, handler, &error).await;
+            }
+            Err(NotSettled::Store(error)) if unwritten.answer.is_some() && is_away(&error) => {
+                tracing::debug!(error = %error, event.id = %ended.lease.event_id, "an answer is not written yet");
+                tokio::time::sleep(AWAY).await;
+            }
+            Err(NotSettled::Undone(error) | NotSettled::Broken(error)) if !is_late => {
+                verdict = Verdict::Unknown { after: None, error };
+                unwritten.answer = None;
+            }
+            Err(_) => return,
         }
     }
+}
+
+/// Whether the error is of the database as a whole, and none of what was to be written.
+fn is_away(error: &StoreError) -> bool {
+    is_connection_error(error) || matches!(error.sqlstate_class(), Some("53" | "57" | "58"))
 }
 
 async fn settle_once(

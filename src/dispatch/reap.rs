@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{DecidedBy, Transition, Verdict, delivery::next};
+use crate::domain::{DecidedBy, Ending, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
 use crate::store::uncertain;
@@ -10,7 +10,7 @@ use crate::store::{Store, StoreError};
 use crate::store::{lanes, locked};
 use crate::telemetry;
 
-use super::{Active, Context, settle};
+use super::{Active, ActiveHandler, Context, settle};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const BATCH: usize = 200;
@@ -42,34 +42,40 @@ pub(crate) async fn sweep(store: &Store, active: &Active) -> Result<usize, Store
     let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
     let swept = async {
         let expired = delivery::expired(&transaction, &handlers, BATCH).await?;
-        for (lease, held) in &expired {
+        let mut reaped = Vec::with_capacity(expired.len());
+        for (lease, held) in expired {
             transaction.savepoint().await?;
             // A suspect was claimed alone, so its loss counts towards the crash cap.
-            let written = lost(&transaction, active, lease, lease.progress.suspect, *held).await;
+            let written = lost(&transaction, active, &lease, lease.progress.suspect, held).await;
             match written {
-                Ok(()) => transaction.release().await?,
+                Ok(became) => {
+                    transaction.release().await?;
+                    reaped.push((lease, Some(became)));
+                }
                 // One row that cannot be written must not keep the leases of all others.
                 Err(error) if is_the_rows_own(&error) => {
                     transaction.back_to_savepoint().await?;
                     tracing::error!(error = %error, event.id = %lease.event_id, "a lost lease cannot be reaped");
+                    reaped.push((lease, None));
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(expired)
+        Ok(reaped)
     }
     .await;
     let looked: Vec<_> = lanes::of(swept.iter().flatten().map(|(lease, _)| lease)).collect();
     let ended = transaction.end(swept).await;
     store.recheck_lanes(looked);
-    let expired = ended?;
-    for (lease, _) in &expired {
-        if let Some(handler) = active.handlers.get(&lease.handler_id) {
+    let reaped = ended?;
+    for (lease, became) in &reaped {
+        if let (Some(handler), Some(became)) = (active.handlers.get(&lease.handler_id), became) {
             telemetry::lease_lost(&handler.spec.name);
             tracing::warn!(event.id = %lease.event_id, handler = %handler.spec.name, suspect = lease.progress.suspect, "lease ran out");
+            became.report(handler, lease);
         }
     }
-    Ok(expired.len())
+    Ok(reaped.len())
 }
 
 /// Errors of the values in one row: class 22 and 54, and a key that exists.
@@ -78,6 +84,35 @@ fn is_the_rows_own(error: &StoreError) -> bool {
         let code = code.code();
         code.starts_with("22") || code.starts_with("54") || code == "23505"
     })
+}
+
+/// What became of a delivery whose lease was lost: counted and logged by [`Became::report`] once it is committed.
+#[must_use]
+#[derive(Debug)]
+pub(super) enum Became {
+    /// It is run again, or it was finished before.
+    Nothing,
+    Uncertain(NewAttempt),
+    Dead(Ending),
+    Held(Held),
+}
+
+impl Became {
+    pub(super) fn report(&self, handler: &ActiveHandler, lease: &Lease) {
+        let name = &handler.spec.name;
+        match self {
+            Self::Nothing => {}
+            Self::Uncertain(attempt) => settle::uncertain_now(handler, attempt),
+            Self::Dead(ending) => {
+                tracing::error!(event.id = %lease.event_id, handler = %name, "dead letter: poison");
+                telemetry::finished(name, *ending);
+            }
+            Self::Held(held) => {
+                tracing::error!(event.id = %held.event_id, handler = %name, reason = %held.reason, "held: its lane waits for a person");
+                telemetry::held(name);
+            }
+        }
+    }
 }
 
 /// Writes what a lost lease makes of a delivery: uncertain where a call may have been made that must not
@@ -89,12 +124,13 @@ pub(super) async fn lost(
     lease: &Lease,
     alone: bool,
     held: Duration,
-) -> Result<(), StoreError> {
+) -> Result<Became, StoreError> {
     let Some(handler) = active.handlers.get(&lease.handler_id) else {
-        return Ok(());
+        return Ok(Became::Nothing);
     };
     if locked::has_outcome(transaction, lease).await? {
-        return delivery::remove(transaction, &[lease]).await;
+        delivery::remove(transaction, &[lease]).await?;
+        return Ok(Became::Nothing);
     }
     let mut attempt = NewAttempt {
         event_id: lease.event_id,
@@ -123,17 +159,15 @@ pub(super) async fn lost(
         let first = settle::first_probe(handler);
         let left = settle::left_lane(handler, lease);
         uncertain::begin(transaction, &attempt, losses_alone, first, left).await?;
-        settle::uncertain_now(handler, &attempt);
-        return Ok(());
+        return Ok(Became::Uncertain(attempt));
     }
     delivery::record_attempts(transaction, &[attempt]).await?;
-    match transition {
+    Ok(match transition {
         Transition::Finish {
             ending,
             reason,
             resource,
         } => {
-            tracing::error!(event.id = %lease.event_id, handler = %handler.spec.name, "dead letter: poison");
             let ended = Ended {
                 event_id: lease.event_id,
                 handler_id: lease.handler_id,
@@ -146,7 +180,7 @@ pub(super) async fn lost(
                 correlation_id: lease.correlation_id(),
             };
             delivery::finish(transaction, &[ended], DecidedBy::Handler).await?;
-            telemetry::finished(&handler.spec.name, ending);
+            Became::Dead(ending)
         }
         Transition::Suspect { losses_alone } => {
             delivery::suspect(
@@ -157,9 +191,9 @@ pub(super) async fn lost(
                 losses_alone,
             )
             .await?;
+            Became::Nothing
         }
         Transition::Hold { reason } => {
-            tracing::error!(event.id = %lease.event_id, handler = %handler.spec.name, reason, "held: its lane waits for a person");
             let held = Held {
                 event_id: lease.event_id,
                 handler_id: lease.handler_id,
@@ -168,12 +202,11 @@ pub(super) async fn lost(
                 lost: true,
                 correlation_id: lease.correlation_id(),
             };
-            delivery::hold(transaction, &[held]).await?;
-            telemetry::held(&handler.spec.name);
+            delivery::hold(transaction, std::slice::from_ref(&held)).await?;
+            Became::Held(held)
         }
         Transition::Uncertain { .. }
         | Transition::RetryLater { .. }
-        | Transition::Postpone { .. } => {}
-    }
-    Ok(())
+        | Transition::Postpone { .. } => Became::Nothing,
+    })
 }

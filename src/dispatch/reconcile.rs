@@ -83,23 +83,23 @@ pub(super) async fn run(mut context: Context) {
     }
 }
 
-/// Takes what is due, as far as there is room beside what is asked already.
+/// Takes what is due, as far as there is room beside what is asked already. Of every handler: one that repeats its
+/// calls, or makes none, may have made others before its configuration was changed, whose late answers are read and
+/// the rest of which is for people.
 async fn take(
     context: &Context,
     asking: &Asking,
 ) -> Result<Vec<(Arc<ActiveHandler>, Doubt)>, StoreError> {
     let active = context.registry.current();
-    let handlers: Vec<&Arc<ActiveHandler>> = active
+    let asks = |handler: &&Arc<ActiveHandler>| handler.on_unknown() != OnUnknown::Retry;
+    let askers = active.handlers.values().filter(asks).count();
+    let room: Vec<Room> = active
         .handlers
         .values()
-        .filter(|handler| handler.on_unknown() != OnUnknown::Retry)
-        .collect();
-    let room: Vec<Room> = handlers
-        .iter()
         .map(|handler| Room {
             handler_id: handler.id,
             others_after: handler.spec.lease,
-            limit: asking.free(handler.id, handlers.len()),
+            limit: asking.free(handler.id, askers),
         })
         .filter(|room| room.limit > 0)
         .collect();

@@ -60,6 +60,20 @@ pub(super) fn left_lane<'l>(handler: &ActiveHandler, lease: &'l Lease) -> Option
     }
 }
 
+/// The result that a call's answer stands for; `None` where it is of no more than this one try.
+pub(super) fn answer(verdict: &Verdict) -> Option<Ending> {
+    match verdict {
+        Verdict::Done { .. } => Some(Ending::Succeeded),
+        Verdict::Failed { .. } => Some(Ending::Failed),
+        Verdict::Skip { .. } => Some(Ending::Skipped),
+        Verdict::Permanent { .. } => Some(Ending::Dead),
+        Verdict::Retry { .. }
+        | Verdict::NotYet { .. }
+        | Verdict::Unknown { .. }
+        | Verdict::Lost { .. } => None,
+    }
+}
+
 /// What evidence begins with; the answer follows.
 pub(super) const LATE: &str = "answer after the lease was lost: ";
 
@@ -161,15 +175,14 @@ impl Transitions {
     /// Keeps an answer that came after its lease was lost: the transition is refused, the
     /// evidence never is.
     pub(super) fn evidence(&mut self, lease: &Lease, verdict: &Verdict, began: Instant) {
-        let (text, answer) = match verdict {
-            Verdict::Done { .. } => ("done", Some(Ending::Succeeded)),
-            Verdict::Failed { reason } => (reason.as_str(), Some(Ending::Failed)),
-            Verdict::Skip { reason } => (reason.as_str(), Some(Ending::Skipped)),
-            Verdict::Permanent { error } => (error.as_str(), Some(Ending::Dead)),
-            // Of no more than this one try.
-            Verdict::Retry { error, .. }
-            | Verdict::NotYet { reason: error, .. }
-            | Verdict::Unknown { error, .. } => (error.as_str(), None),
+        let text = match verdict {
+            Verdict::Done { .. } => "done",
+            Verdict::Failed { reason: text }
+            | Verdict::Skip { reason: text }
+            | Verdict::Permanent { error: text }
+            | Verdict::Retry { error: text, .. }
+            | Verdict::NotYet { reason: text, .. }
+            | Verdict::Unknown { error: text, .. } => text,
             Verdict::Lost { .. } => return,
         };
         let attempt = NewAttempt {
@@ -188,7 +201,7 @@ impl Transitions {
         };
         self.evidence = Some(LateAnswer {
             attempt,
-            answer,
+            answer: answer(verdict),
             resource,
         });
     }

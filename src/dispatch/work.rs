@@ -330,21 +330,20 @@ async fn resolve_one(
         },
     )
     .await?;
+    let active = context.registry.current();
     let resolved = async {
         if delivery::read_back(&transaction, lease).await? == ReadBack::StillOurs {
-            reap::lost(
-                &transaction,
-                &context.registry.current(),
-                lease,
-                alone,
-                began.elapsed(),
-            )
-            .await?;
+            let became = reap::lost(&transaction, &active, lease, alone, began.elapsed()).await?;
+            return Ok(Some(became));
         }
-        Ok(())
+        Ok(None)
     }
     .await;
-    transaction.end(resolved).await
+    let became = transaction.end(resolved).await?;
+    if let (Some(handler), Some(became)) = (active.handlers.get(&lease.handler_id), became) {
+        became.report(handler, lease);
+    }
+    Ok(())
 }
 
 /// How leases that were not started go back.

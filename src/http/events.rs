@@ -321,6 +321,13 @@ pub(super) fn failed(error: &StoreError) -> HttpResponse {
             detail.clone(),
         )
         .response(),
+        StoreError::CallUnderWay { text, .. } => Problem::with(
+            StatusCode::CONFLICT,
+            "call-under-way",
+            "A call may still be under way",
+            text.clone(),
+        )
+        .response(),
         StoreError::Refused(detail) => Problem::with(
             StatusCode::CONFLICT,
             "refused",
@@ -406,6 +413,8 @@ mod tests {
         let status = |error: &StoreError| failed(error).status().as_u16();
         assert_eq!(status(&StoreError::NotFound("no such event".into())), 404);
         assert_eq!(status(&StoreError::Refused("still live".into())), 409);
+        let (text, until) = ("under way".to_owned(), jiff::Timestamp::MAX);
+        assert_eq!(status(&StoreError::CallUnderWay { text, until }), 409);
         assert_eq!(status(&StoreError::Unavailable("refused".into())), 503);
         assert_eq!(status(&StoreError::NotDurable), 503);
     }

@@ -161,8 +161,8 @@ impl Connection {
     }
 
     /// Runs one statement as a transaction with settings of its own. In a session of its own and
-    /// without settings it is sent as it is, and durability is as configured: what is written so
-    /// (leases, samples) may be forgotten.
+    /// without settings it is sent as it is, and durability is as configured: what is written so (leases
+    /// that are given back, samples) may be forgotten.
     async fn alone<T>(
         &self,
         settings: &str,

@@ -247,7 +247,7 @@ fn claimed(rows: &[Row], quotas: &[Quota]) -> Result<Vec<Lease>, StoreError> {
     Ok(claimed)
 }
 
-/// Leases one suspect.
+/// Leases one suspect, as durably as [`claim`]: a crash of PostgreSQL must not forget that its call may be out.
 pub(crate) async fn claim_suspect(
     connection: &Connection,
     quotas: &[Quota],
@@ -256,7 +256,7 @@ pub(crate) async fn claim_suspect(
     let leases: Vec<f64> = quotas.iter().map(|q| q.lease.as_secs_f64()).collect();
     let in_flight: Vec<Option<f64>> = quotas.iter().map(Quota::in_flight_s).collect();
     let rows = connection
-        .query_alone(CLAIM_SUSPECT, &[&handlers, &leases, &in_flight])
+        .query_by_index(CLAIM_SUSPECT, &[&handlers, &leases, &in_flight])
         .await?;
     Ok(rows.first().map(lease))
 }

@@ -1,5 +1,6 @@
 //! What can go wrong between us and PostgreSQL.
 
+use jiff::Timestamp;
 use tokio_postgres::error::SqlState;
 
 /// A failed database operation. Messages carry no row values: PostgreSQL's own texts quote their
@@ -47,6 +48,15 @@ pub enum StoreError {
     /// The event is known, its payload was dropped by retention.
     #[error("{0}")]
     PayloadExpired(String),
+    /// Sent again now, a call could be applied twice: an earlier one may be under way until then, by the
+    /// database's clock. The text says what to do.
+    #[error("{text}")]
+    CallUnderWay {
+        /// Of what, until when, and what to do.
+        text: String,
+        /// When no such call can be under way any more.
+        until: Timestamp,
+    },
     /// A rule forbids it; the text says which and what to do.
     #[error("{0}")]
     Refused(String),

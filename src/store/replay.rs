@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, Pattern};
@@ -61,7 +62,8 @@ impl Store {
     ///
     /// [`StoreError::NotFound`] for an unknown event, handler or a pair that never ran;
     /// [`StoreError::Refused`] while it is live, when it succeeded and `force` is not set, when
-    /// the handler is retired, or when the last run is not the expected one.
+    /// the handler is retired, or when the last run is not the expected one;
+    /// [`StoreError::CallUnderWay`] while a call whose result was never known may be.
     pub async fn replay(&self, request: &ReplayRequest) -> Result<Replayed, StoreError> {
         if request.reason.trim().is_empty() {
             return Err(StoreError::Refused(
@@ -155,6 +157,7 @@ impl Store {
         let (run, generation, result): (i16, i16, &str) = (last.get(0), last.get(1), last.get(2));
         expected(request, run)
             .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
+        none_under_way(last, &pair())?;
         if result == "succeeded" && !request.force {
             return Err(StoreError::Refused(format!(
                 "{} has succeeded in run {run}; --force runs it again under a new effect key",
@@ -313,6 +316,19 @@ fn expected(request: &ReplayRequest, run: i16) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses while a call of which nobody knows how it ended may be under way.
+fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
+    let Some(at) = last.get::<_, Option<SystemTime>>("under_way") else {
+        return Ok(());
+    };
+    // Beyond what a moment can be is later than any.
+    let until = Timestamp::try_from(at).unwrap_or(Timestamp::MAX);
+    let text = format!(
+        "{pair}: its call may still be under way until {until}; sent again now, it could be applied twice. Replay it after that"
+    );
+    Err(StoreError::CallUnderWay { text, until })
+}
+
 /// Writes the audit of a run that was opened.
 async fn record(
     transaction: &Transaction<'_>,
@@ -396,7 +412,7 @@ async fn first_runs(
         .map(|id| lane_of.get(id).map(Lane::as_str))
         .collect();
     lanes.extend(lane_of.values().map(|lane| handler.place(lane)));
-    let ids = |rows: Vec<tokio_postgres::Row>| rows.iter().map(|row| row.get(0)).collect();
+    let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
     let mut made: HashSet<Uuid> = ids(transaction
         .query(MISSING_INSERT, &[&handler_id, &events, &lane_names])
         .await?);

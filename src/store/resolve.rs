@@ -1,16 +1,19 @@
 //! A person's decision about a call whose result is not known, or about a held delivery: reasoned, audited, never implicit.
 
+use std::iter;
+
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::domain::{DecidedBy, EffectKey, Ending, OnUnknown};
+use crate::telemetry::clean_resource;
 
 use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
 use super::replay::{self, handler_by_name};
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Live};
+use super::uncertain::{self, Evidence, Live};
 use super::{Store, StoreError, audit};
 
 /// What a person decides.
@@ -94,12 +97,19 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event or handler; [`StoreError::Refused`] when the
-    /// delivery is neither uncertain nor held, and for `retry` while the call may still be under way, for `probe` when the handler's
-    /// receiver cannot be asked. Nothing has changed then.
+    /// delivery is neither uncertain nor held, when a late answer of its call is kept that says otherwise, and for
+    /// `probe` when the handler's receiver cannot be asked; [`StoreError::CallUnderWay`] for `retry` while the call
+    /// may be. Nothing has changed then.
     pub async fn resolve(&self, request: &ResolveRequest) -> Result<Resolved, StoreError> {
         if request.reason.trim().is_empty() {
             return Err(StoreError::Refused(
                 "a reason is required: it goes into the audit".into(),
+            ));
+        }
+        let mut texts = iter::once(&request.reason).chain(&request.evidence);
+        if texts.any(|text| text.contains('\0')) {
+            return Err(StoreError::Refused(
+                "reason and evidence may hold any character but NUL, which PostgreSQL does not store".into(),
             ));
         }
         let found = self.find(&request.source, &request.key).await?;
@@ -122,12 +132,13 @@ async fn resolve_in(
 ) -> Result<(Resolved, Option<LaneOf>), StoreError> {
     let known = handler_by_name(transaction, &request.handler).await?;
     let handler = known.registered;
-    let refused = |why: String| {
-        Err(StoreError::Refused(format!(
+    let of_pair = |why: &str| {
+        format!(
             "event {} of {} and handler {}: {why}",
             found.key, request.source, request.handler
-        )))
+        )
     };
+    let refused = |why: String| Err(StoreError::Refused(of_pair(&why)));
     let Some(live) = uncertain::look(transaction, found.event_id, handler.id).await? else {
         return refused(
             "nothing is open. A finished run is run again by `replay`, which keeps the effect key unless it succeeded".into(),
@@ -143,11 +154,26 @@ async fn resolve_in(
         live.generation,
     );
     let id = (found.event_id, handler.id, live.run);
+    let kept = match live.call_token {
+        Some(call) => {
+            uncertain::evidence(transaction, found.event_id, handler.id, live.run, call).await?
+        }
+        None => None,
+    };
+    if let Some(kept) = &kept
+        && let Some(why) = contradicts(request.resolution, kept)
+    {
+        return refused(why);
+    }
     let mut new_run = None;
     match request.resolution.ending() {
         Some(ending) => {
+            let said = request.evidence.as_deref().map(clean_resource);
             let resource = match ending {
-                Ending::Succeeded => request.evidence.as_deref(),
+                Ending::Succeeded => kept
+                    .as_ref()
+                    .and_then(|k| k.resource.as_deref())
+                    .or(said.as_deref()),
                 _ => None,
             };
             let reason = Some(request.reason.as_str());
@@ -177,14 +203,38 @@ async fn resolve_in(
         None => {
             // Its own guard, in the statement: the clock that counts is the database's.
             if !uncertain::release(transaction, id, None).await? {
-                return refused(format!(
-                    "the call may still be under way until {}; sent again now, it could be applied twice. \
-                     Say `retry` after that, or what you know: succeeded, failed or dead",
-                    moment(live.in_flight_until)
-                ));
+                let until = live.in_flight_until.unwrap_or(Timestamp::MAX);
+                return Err(StoreError::CallUnderWay {
+                    text: of_pair(&format!(
+                        "the call may still be under way until {until}; sent again now, it could be applied twice. \
+                         Say `retry` after that, or what you know: succeeded, failed or dead"
+                    )),
+                    until,
+                });
             }
         }
     }
+    record(transaction, request, (found, &live), &effect_key, new_run).await?;
+    let resolved = Resolved {
+        source: request.source.clone(),
+        key: found.key.as_str().to_owned(),
+        handler: request.handler.clone(),
+        run: live.run,
+        resolved_as: request.resolution.as_str(),
+        new_run,
+        effect_key: effect_key.as_str().to_owned(),
+    };
+    Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// Writes the audit, with what was known before.
+async fn record(
+    transaction: &Transaction<'_>,
+    request: &ResolveRequest,
+    (found, live): (&Found, &Live),
+    effect_key: &EffectKey,
+    new_run: Option<i16>,
+) -> Result<(), StoreError> {
     let mut after = json!({
         "handler": request.handler, "run": live.run, "as": request.resolution.as_str(),
         "evidence": request.evidence,
@@ -205,17 +255,28 @@ async fn resolve_in(
         })),
         &after,
     )
-    .await?;
-    let resolved = Resolved {
-        source: request.source.clone(),
-        key: found.key.as_str().to_owned(),
-        handler: request.handler.clone(),
-        run: live.run,
-        resolved_as: request.resolution.as_str(),
-        new_run,
-        effect_key: effect_key.as_str().to_owned(),
+    .await
+}
+
+/// Why a late answer that is kept forbids the decision, and what to say in its place. What is there is not
+/// sent again and not given up; what was refused is not there.
+fn contradicts(resolution: Resolution, kept: &Evidence) -> Option<String> {
+    let instead = match (kept.answer.as_str(), resolution) {
+        ("succeeded", Resolution::Succeeded) => return None,
+        ("succeeded", _) => "say `succeeded`",
+        (_, Resolution::Succeeded) => "say `failed` or `dead`, or `retry` to have it sent again",
+        _ => return None,
     };
-    Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+    let made = match &kept.resource {
+        Some(resource) => format!(" ({resource})"),
+        None => String::new(),
+    };
+    Some(format!(
+        "its call was answered late, {}{made}, which is kept since {}: {instead}, or leave it to the nodes, \
+         which end it by that answer",
+        kept.answer,
+        moment(kept.at)
+    ))
 }
 
 /// Why a receiver is not asked about a delivery, and what to do in place of that.

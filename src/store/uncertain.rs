@@ -78,6 +78,8 @@ pub(crate) struct Evidence {
     pub(crate) answer: String,
     pub(crate) resource: Option<String>,
     pub(crate) text: String,
+    /// When it was kept.
+    pub(crate) at: Option<Timestamp>,
 }
 
 /// Locks the delivery whatever its state; `None`: it is finished.
@@ -208,6 +210,7 @@ pub(crate) async fn evidence(
         answer: row.get(0),
         resource: row.get(1),
         text: row.get::<_, Option<String>>(2).unwrap_or_default(),
+        at: Timestamp::try_from(row.get::<_, SystemTime>(3)).ok(),
     }))
 }
 

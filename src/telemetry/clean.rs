@@ -6,6 +6,9 @@ use std::fmt::Write as _;
 /// Longest text that is shown, in characters.
 const CHARS_MAX: usize = 200;
 
+/// Longest name of what a handler made that is kept, in characters.
+const RESOURCE_CHARS_MAX: usize = 1_000;
+
 /// Escapes what could forge a line or steer a terminal, and cuts at 200 characters.
 ///
 /// Control characters, line and paragraph separators and the marks that turn the direction of
@@ -20,7 +23,18 @@ const CHARS_MAX: usize = 200;
 /// assert_eq!(clean("evt_1\n{\"level\":\"error\"}"), "evt_1\\n{\"level\":\"error\"}");
 /// ```
 pub fn clean(text: &str) -> Cow<'_, str> {
-    if text.len() <= CHARS_MAX && !text.chars().any(steers) {
+    clean_within(text, CHARS_MAX)
+}
+
+/// The same for what a handler, a receiver or a person calls the thing that was made: often the whole body of an
+/// answer. PostgreSQL takes no NUL, and an outcome that cannot be written is tried again and again. Digits stay,
+/// since most ids are made of them; it is cut at 1,000 characters.
+pub(crate) fn clean_resource(text: &str) -> Cow<'_, str> {
+    clean_within(text, RESOURCE_CHARS_MAX)
+}
+
+fn clean_within(text: &str, chars_max: usize) -> Cow<'_, str> {
+    if text.len() <= chars_max && !text.chars().any(steers) {
         return Cow::Borrowed(text);
     }
     let mut cleaned = String::new();
@@ -38,7 +52,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
             other => cleaned.push(other),
         }
         length += cleaned.get(before..).unwrap_or_default().chars().count();
-        if length > CHARS_MAX {
+        if length > chars_max {
             cleaned.truncate(before);
             cleaned.push('…');
             break;
@@ -77,6 +91,15 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(clean(text), expected);
         }
+    }
+
+    #[test]
+    fn what_was_made_can_be_written_and_keeps_its_digits() {
+        let card = "po_4111111111111111";
+        assert_eq!(clean_resource(card), card);
+        assert_eq!(clean_resource("po\0_1\n"), "po\\u{0}_1\\n");
+        assert_eq!(clean_resource(&"é".repeat(1_000)).chars().count(), 1_000);
+        assert_eq!(clean_resource(&"é".repeat(90_000)).chars().count(), 1_001);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod logs;
 pub mod metrics;
 
 pub use clean::clean;
+pub(crate) use clean::clean_resource;
 #[cfg(feature = "cli")]
 pub(crate) use clean::steers;
 pub use metrics::{

@@ -24,7 +24,7 @@ const EXAMPLES: &str = "Examples:\n\
 
 /// Run a handler again for an event, for many, or for the events it missed.
 ///
-/// Refused while a run is live. A dead letter keeps its effect key. A run that succeeded is only
+/// Refused while a run is live, and while a call that nobody knows the end of may be. A dead letter keeps its effect key. A run that succeeded is only
 /// repeated with --force, under a new effect key: outside effects happen again.
 ///
 /// With --all: every finished run that fits, as one bulk with a number. Without --yes it only counts. It means

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::domain::Verdict;
-use crate::telemetry::clean;
+use crate::telemetry::{clean, clean_resource};
 
 use super::error_text::mask;
 
@@ -18,6 +18,7 @@ pub(super) fn verdict(answer: Option<&Value>) -> Verdict {
         return Verdict::Done { resource: None };
     };
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+    let resource = || Some(clean_resource(&text("resource")?).into_owned());
     let reason = || {
         clean(&mask(
             &text("reason").unwrap_or_else(|| "no reason given".to_owned()),
@@ -25,7 +26,7 @@ pub(super) fn verdict(answer: Option<&Value>) -> Verdict {
         .into_owned()
     };
     match answer.get("result").map(Value::as_str) {
-        None | Some(Some("done")) => Verdict::Done { resource: text("resource") },
+        None | Some(Some("done")) => Verdict::Done { resource: resource() },
         Some(Some("failed")) => Verdict::Failed { reason: reason() },
         Some(Some("skip")) => Verdict::Skip { reason: reason() },
         Some(Some("retry")) => Verdict::Retry { after: after(answer), error: reason() },

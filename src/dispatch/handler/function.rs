@@ -17,7 +17,7 @@ use crate::store::{
     StoreError, Work,
     handling::{self, Payload},
 };
-use crate::telemetry::clean;
+use crate::telemetry::{clean, clean_resource};
 
 use super::super::{ActiveHandler, Context};
 use super::error_text;
@@ -59,7 +59,7 @@ pub struct Delivered {
 pub enum Answer {
     /// The work is done; what was written through [`Work`] commits together with the outcome.
     Done,
-    /// Done, and what it made.
+    /// Done, and what it made: an id, not more. Control characters are escaped, it is cut at 1,000 characters.
     DoneWith(String),
     /// A final business "no"; what was written commits.
     Failed(String),
@@ -246,7 +246,7 @@ pub(super) fn verdict(answer: Answer) -> Verdict {
     match answer {
         Answer::Done => Verdict::Done { resource: None },
         Answer::DoneWith(resource) => Verdict::Done {
-            resource: Some(resource),
+            resource: Some(clean_resource(&resource).into_owned()),
         },
         Answer::Failed(reason) => Verdict::Failed {
             reason: text(reason),
@@ -274,7 +274,10 @@ pub(super) fn cleaned(found: Probed) -> Probed {
             reason: text(reason),
         },
         Probed::Unknown { why } => Probed::Unknown { why: text(why) },
-        Probed::Applied { .. } | Probed::Absent => found,
+        Probed::Applied { resource } => Probed::Applied {
+            resource: resource.map(|text| clean_resource(&text).into_owned()),
+        },
+        Probed::Absent => Probed::Absent,
     }
 }
 

@@ -276,6 +276,7 @@ impl Store {
                 }
                 Err(
                     error @ (StoreError::Refused(_)
+                    | StoreError::CallUnderWay { .. }
                     | StoreError::NotFound(_)
                     | StoreError::PayloadExpired(_)),
                 ) => {

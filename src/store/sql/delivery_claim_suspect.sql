@@ -1,5 +1,5 @@
 -- delivery_claim_suspect: leases the oldest due suspect of any of the handlers.
--- Run by store::delivery::claim_suspect, only while the node executes nothing else.
+-- Run by store::delivery::claim_suspect, a transaction of its own, only while the node executes nothing else.
 -- $1 handler_ids  $2 leases (seconds)  $3 how long a call may be under way (seconds), as in delivery_claim
 -- Rows: 0 or 1. Index delivery_suspect.
 WITH claimed AS (

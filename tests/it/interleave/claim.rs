@@ -55,7 +55,7 @@ pub(super) async fn same_suspect(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = Stage::new(2, &paused_at(1), ledger("app.book", 2)).await;
     let plain = Arc::new(stage.plain().await);
     let explored = stage
-        .explore(name, depth.bound(2, None), async |run| {
+        .explore(name, depth.bound(1, None), async |run| {
             let key = keys(run, 1);
             stage.suspects(&key).await;
             pause(&plain).await;

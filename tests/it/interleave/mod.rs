@@ -91,14 +91,14 @@ scenarios! {
     ingest_crossed_keys: ingest::crossed_keys, [10], [10];
     ingest_abort_of_one: ingest::abort_of_one, [27, 15], [245, 23];
     claim_same_rows: claim::same_rows, [84], [2_028];
-    claim_same_suspect: claim::same_suspect, [26], [26];
-    claim_given_back_late: claim::given_back_late, [15], [15];
+    claim_same_suspect: claim::same_suspect, [54], [1_056];
+    claim_given_back_late: claim::given_back_late, [17], [17];
     claim_within_a_cap: claim::within_a_cap, [14], [20];
     settle_and_reaper: settle::and_reaper, [23], [23];
-    settle_reaper_and_successor: settle::reaper_and_successor, [58], [245];
+    settle_reaper_and_successor: settle::reaper_and_successor, [70], [2_880];
     settle_after_the_lease: settle::after_the_lease, [56], [56];
     settle_one_lease_twice: settle::one_lease_twice, [10], [10];
-    settle_commit_cut_off: settle::commit_cut_off, [40, 43], [456, 549];
+    settle_commit_cut_off: settle::commit_cut_off, [52, 55], [955, 1_167];
     settle_crossed_rows: settle::crossed_rows, [77], [1_047];
     settle_no_partition: settle::no_partition, [26], [1_394];
     replay_twice: replay::twice, [12], [12];

@@ -1,6 +1,8 @@
 //! What counts as committed.
 
-use crate::crash::{Sender, booking, paid, put, until_booked_once};
+use crate::crash::{
+    QUICK, Sender, begin_handling, booking, paid, put, storing_ledger, until_booked_once,
+};
 use crate::support::{OwnCluster, TestDb, until};
 
 use super::{alter_system, expect_unavailable};
@@ -71,6 +73,49 @@ async fn durability_lowered_by_database_or_role_is_raised_again() {
     put(&app, &paid("evt_1")).await;
     until_booked_once(&app, &app.db, "evt_1").await;
     assert_eq!(seen(&app.db).await, ["delivery on", "ledger on"]);
+}
+
+/// Notes under which setting something is leased.
+const SEE_CLAIMS: &str = "
+CREATE TABLE app.claims (suspect bool, setting text);
+CREATE FUNCTION app.see_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO app.claims VALUES (NEW.suspect, current_setting('synchronous_commit'));
+  RETURN NEW;
+END $$;
+CREATE TRIGGER see_claim AFTER UPDATE ON oncehook.delivery FOR EACH ROW
+  WHEN (NEW.state = 'leased' AND OLD.state = 'ready') EXECUTE FUNCTION app.see_claim()";
+
+/// What a call was sent under must be there when PostgreSQL comes back from a crash.
+#[tokio::test]
+async fn no_claim_is_forgotten_where_durability_was_lowered() {
+    let db = TestDb::new().await;
+    let name = &db.name;
+    db.execute_outside(&format!(
+        "ALTER DATABASE {name} SET synchronous_commit = off"
+    ))
+    .await;
+    let mut app = storing_ledger()
+        .sql_handler("ledger", "app.book", QUICK)
+        .setup(SEE_CLAIMS)
+        .on(db)
+        .start()
+        .await;
+    for key in ["evt_plain", "evt_suspect"] {
+        put(&app, &paid(key)).await;
+    }
+    app.db
+        .execute("UPDATE oncehook.delivery SET suspect = true, losses = 1 WHERE event_id = (SELECT id FROM oncehook.event WHERE key LIKE 'evt_suspect%')")
+        .await;
+    begin_handling(&mut app).await;
+    for key in ["evt_plain", "evt_suspect"] {
+        until_booked_once(&app, &app.db, key).await;
+    }
+    let seen: Vec<String> = app
+        .db
+        .all("SELECT DISTINCT suspect::text || ' ' || setting FROM app.claims ORDER BY 1")
+        .await;
+    assert_eq!(seen, ["false on", "true on"]);
 }
 
 #[tokio::test]

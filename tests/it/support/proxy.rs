@@ -26,6 +26,8 @@ pub(crate) enum Action {
     CutAfter,
     /// All traffic stops before it, until [`PgProxy::thaw`].
     FreezeBefore,
+    /// PostgreSQL executes it, then all traffic stops, its answer included, until [`PgProxy::thaw`].
+    FreezeAfter,
     /// It is held back for a while.
     Delay(Duration),
 }
@@ -139,6 +141,11 @@ impl PgProxy {
         .await;
     }
 
+    /// How many armed actions have taken place.
+    pub(crate) fn fired(&self) -> usize {
+        *self.shared.fired.borrow()
+    }
+
     /// How many connections were opened so far.
     pub(crate) fn connections(&self) -> usize {
         *self.shared.opened.borrow()
@@ -246,7 +253,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// The answer of a connection that is to be lost. Statements may be sent back to back, so it is
+/// The answer of a connection that is to be lost or held back. Statements may be sent back to back, so it is
 /// told by its number.
 #[derive(Debug, Default)]
 struct Lost {
@@ -254,6 +261,8 @@ struct Lost {
     answer: AtomicUsize,
     /// What ends it is the word that a COMMIT was done, and not merely "ready".
     commit: AtomicBool,
+    /// The same of one that is to be held back.
+    held: AtomicUsize,
 }
 
 const SSL_REQUEST: u32 = 80_877_103;
@@ -309,6 +318,10 @@ async fn frontend(
                 lost.answer.store(asked + 1, Ordering::SeqCst);
             }
             Some(Rule {
+                action: Action::FreezeAfter,
+                ..
+            }) => lost.held.store(asked + 1, Ordering::SeqCst),
+            Some(Rule {
                 action: Action::FreezeBefore,
                 ..
             }) => {
@@ -352,6 +365,10 @@ async fn backend(
                 return None;
             }
             continue;
+        }
+        if ready && lost.held.load(Ordering::SeqCst) == answered {
+            shared.traffic.send_modify(|traffic| traffic.frozen = true);
+            shared.fire();
         }
         shared.pass().await;
         write_all(to, &frame).await?;

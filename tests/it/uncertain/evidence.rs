@@ -76,6 +76,89 @@ async fn a_late_answer_ends_what_waits_for_a_person_too() {
     app.db.verify().await;
 }
 
+/// As if no node came to what is uncertain.
+const NOBODY_LOOKS: &str = "
+CREATE FUNCTION nobody() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+CREATE TRIGGER nobody BEFORE UPDATE ON oncehook.delivery FOR EACH ROW
+  WHEN (OLD.state = 'uncertain' AND NEW.probe_token IS NOT NULL) EXECUTE FUNCTION nobody()";
+
+#[tokio::test]
+async fn what_a_person_says_is_compared_with_an_answer_that_nobody_has_read_yet() {
+    for (reply, answer, refused, instead, allowed) in [
+        (
+            Reply::status(201),
+            "succeeded (po_81)",
+            &["retry", "failed", "dead"][..],
+            "say `succeeded`",
+            "succeeded",
+        ),
+        (
+            Reply::status(422),
+            "dead",
+            &["succeeded"],
+            "say `failed` or `dead`",
+            "failed",
+        ),
+    ] {
+        let payments = Payments::start().await;
+        let gate = Gate::closed();
+        payments.next([Manner::Says(reply.behind(&gate), Applies::Yes)]);
+        let lines = format!("on_unknown = \"hold\"\n{LINES}");
+        let mut app = payments.app(&lines).start().await;
+        let second = stopped_with_a_call_out(&mut app, &payments).await;
+        until_for_people(&second, "evt_1").await;
+        app.db.execute(NOBODY_LOOKS).await;
+        gate.open();
+        app.sigcont();
+        until("the answer is kept", async || {
+            let history = history(&second, "evt_1").await;
+            history.iter().any(|line| line.starts_with("evidence"))
+        })
+        .await;
+        // As an `external` handler's call would have said.
+        app.db
+            .execute("UPDATE oncehook.attempt SET resource = 'po_81' WHERE answer = 'succeeded'")
+            .await;
+        land(&app.db).await;
+        let decide = async |word: &str| {
+            let body = json!({ "handler": "payout", "as": word, "reason": "by telephone", "evidence": "ticket 9" });
+            second.resolve("stripe", "evt_1", &body).await
+        };
+        let kept: String = app
+            .db
+            .one("SELECT to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS') FROM oncehook.attempt WHERE verdict = 'evidence'")
+            .await;
+        for word in refused {
+            let (status, problem) = decide(word).await;
+            assert_eq!(status, 409, "{word} against {answer}: {problem}");
+            let detail = problem["detail"].as_str().unwrap();
+            for part in [
+                &format!("answered late, {answer}, which is kept since {kept}"),
+                instead,
+            ] {
+                assert!(detail.contains(part), "{part}: {detail}");
+            }
+        }
+        let (status, resolved) = decide(allowed).await;
+        assert_eq!(status, 200, "{resolved}");
+        let outcome = second.until_outcome("stripe", "evt_1", "payout").await;
+        assert_eq!(
+            (
+                &outcome["result"],
+                &outcome["decided_by"],
+                &outcome["resource"]
+            ),
+            (
+                &json!(allowed),
+                &json!("operator"),
+                &json!((allowed == "succeeded").then_some("po_81"))
+            )
+        );
+        assert_eq!(payments.calls().len(), 1);
+        app.db.verify().await;
+    }
+}
+
 #[tokio::test]
 async fn a_late_no_of_an_earlier_call_says_nothing_of_the_next_one() {
     let payments = Payments::start().await;

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::crash::{Sender, kill_before, paid, proxied, put, restart_after_leases};
+use crate::crash::{
+    Sender, end_leases, kill_before, metric, paid, proxied, put, restart_after_leases, until_metric,
+};
 use crate::support::{Action, Gate, Reply, oncehook, until};
 
 use super::{Applies, Manner, Payments, due, history, land, until_for_people, until_uncertain};
@@ -196,6 +198,9 @@ async fn a_dead_letter_that_is_replayed_after_lost_answers_keeps_its_effect_key(
             "x",
         ];
         args.extend(decision);
+        if verb == "replay" {
+            land(&app.db).await;
+        }
         let ran = oncehook(&app.config(), &args, &[]).await;
         assert_eq!(ran.code, Some(0), "{}", ran.said());
     }
@@ -258,6 +263,37 @@ async fn a_claim_that_is_given_back_has_no_call_under_way() {
         (&json!("succeeded"), &json!(1))
     );
     assert_eq!(payments.applied(), [1]);
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn what_the_reaper_decides_is_counted_when_it_is_committed() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let payments = Payments::start().await;
+    payments.next([Manner::Holds(Gate::closed(), Applies::Yes)]);
+    let app = payments
+        .app("on_unknown = \"hold\"\ntimeout = \"30s\"")
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    put(&app, &paid("evt_1")).await;
+    payments.until_calls(1).await;
+    // Twice its COMMIT never arrives: it is rolled back, and done again.
+    for _ in 0..2 {
+        proxy.arm_after("RELEASE SAVEPOINT", "commit", Action::CutBefore);
+    }
+    end_leases(&app.db).await;
+    until_for_people(&app, "evt_1").await;
+    assert_eq!(proxy.fired(), 2);
+    for name in [
+        "oncehook_calls_uncertain_total",
+        "oncehook_leases_lost_total",
+    ] {
+        until_metric(&app, name, |n| n > 0.9).await;
+        assert_eq!(metric(&app, name).await, Some(1.0), "{name}");
+    }
     app.db.verify().await;
 }
 

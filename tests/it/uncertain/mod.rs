@@ -1,12 +1,17 @@
 //! Calls whose result is not known: probed, held, decided by evidence or a person, never blindly
 //! repeated.
 
+mod again;
 mod asked;
+mod away;
+mod begin;
+mod changed;
 mod decided;
 mod evidence;
 mod external;
 mod kill;
 mod probe;
+mod resource;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

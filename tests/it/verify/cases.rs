@@ -37,6 +37,29 @@ const fn damage(
     }
 }
 
+/// What is uncertain was given up by a person.
+macro_rules! given_up {
+    () => {
+        "WITH ended AS (
+           INSERT INTO ~outcome (event_id, handler_id, run, generation, result, decided_by, reason, attempts, finished_at)
+           SELECT event_id, handler_id, run, generation, 'dead', 'operator', 'x', failures, now() FROM ~delivery
+            WHERE event_id = @unsure AND handler_id = #mail
+           RETURNING event_id, handler_id
+         ), told AS (
+           INSERT INTO ~audit (actor, action, subject, reason, after)
+           SELECT 'test', 'event.resolve', event_id::text, 'x', jsonb_build_object('handler', 'mail', 'run', 1, 'as', 'dead') FROM ended
+         )"
+    };
+}
+
+/// The audit of its replay.
+macro_rules! replayed {
+    () => {
+        "INSERT INTO ~audit (actor, action, subject, reason, after)
+         SELECT 'test', 'event.replay', event_id::text, 'x', jsonb_build_object('handler', 'mail', 'run', 2)"
+    };
+}
+
 impl Damage {
     const fn event(self, key: &'static str) -> Self {
         Self {
@@ -593,6 +616,33 @@ pub(super) const CASES: &[Damage] = &[
         "WITH ended AS (DELETE FROM ~delivery WHERE event_id = @unsure AND handler_id = #mail RETURNING *)
          INSERT INTO ~outcome (event_id, handler_id, run, generation, result, decided_by, attempts, finished_at)
          SELECT event_id, handler_id, run, generation, 'succeeded', 'handler', 2, now() FROM ended",
+        "sent again before",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    // The same by a run that was opened too early.
+    damage(
+        &[("resend", Broken)],
+        concat!(
+            given_up!(),
+            ", opened AS (UPDATE ~delivery d SET run = 2, state = 'leased', uncertain_at = NULL, call_token = NULL, failures = 0,
+                    lease_token = gen_random_uuid(), leased_at = now(), lease_until = now() + interval '1 hour', run_at = now()
+               FROM ended WHERE d.event_id = ended.event_id AND d.handler_id = ended.handler_id RETURNING d.event_id)
+             ", replayed!(), " FROM opened"
+        ),
+        "sent again before",
+    )
+    .event("evt_unsure")
+    .of("mail", 1),
+    damage(
+        &[("resend", Broken)],
+        concat!(
+            given_up!(),
+            ", gone AS (DELETE FROM ~delivery d USING ended WHERE d.event_id = ended.event_id AND d.handler_id = ended.handler_id RETURNING d.*),
+             again AS (INSERT INTO ~outcome (event_id, handler_id, run, generation, result, decided_by, attempts, finished_at, lease_token)
+             SELECT event_id, handler_id, 2, generation, 'succeeded', 'handler', 1, now(), gen_random_uuid() FROM gone RETURNING event_id)
+             ", replayed!(), " FROM again"
+        ),
         "sent again before",
     )
     .event("evt_unsure")

@@ -1,0 +1,161 @@
+//! A replay of what a person has ended: not while its call may be under way.
+
+use serde_json::{Value, json};
+
+use crate::crash::{end_leases, paid, put, restart_after_leases, timeline};
+use crate::support::{Gate, Node, Ran, Reply, TestApp, oncehook, until, until_some};
+
+use super::{Applies, Manner, Payments, history, land, says, until_for_people, until_uncertain};
+
+async fn resolve(node: &Node, key: &str, word: &str) -> Value {
+    let body = json!({ "handler": "payout", "as": word, "reason": "their books" });
+    let (status, resolved) = node.resolve("stripe", key, &body).await;
+    assert_eq!(status, 200, "{resolved}");
+    resolved
+}
+
+async fn replay(app: &TestApp, args: &[&str]) -> Ran {
+    let mut line = vec!["replay"];
+    line.extend(args);
+    line.extend(["--handler", "payout", "--reason", "once more"]);
+    oncehook(&app.config(), &line, &[]).await
+}
+
+async fn replay_all(app: &TestApp) -> Ran {
+    let fits = ["--result", "dead,failed", "--since", "1h", "--yes"];
+    replay(app, &[&["--all"], &fits[..]].concat()).await
+}
+
+/// Waits for the outcome of the second run.
+async fn until_second_run(node: &Node) -> Value {
+    until_some("the second run has ended", async || {
+        let runs = timeline(node, "evt_1").await["outcomes"].take();
+        let mut runs = runs.as_array()?.clone().into_iter();
+        runs.find(|outcome| outcome["run"] == 2)
+    })
+    .await
+}
+
+/// A payout whose node was killed with its call out; its result is for people to say.
+async fn killed_with_a_call_out(payments: &Payments) -> (TestApp, Value) {
+    payments.next([Manner::Holds(Gate::closed(), Applies::Yes)]);
+    let mut app = payments.app("on_unknown = \"hold\"").start().await;
+    put(&app, &paid("evt_1")).await;
+    payments.until_calls(1).await;
+    app.kill9();
+    restart_after_leases(&mut app).await;
+    let open = until_for_people(&app, "evt_1").await;
+    (app, open)
+}
+
+#[tokio::test]
+async fn what_a_person_gave_up_is_not_replayed_while_its_call_may_be_under_way() {
+    for word in ["dead", "failed"] {
+        let payments = Payments::start().await;
+        let (app, open) = killed_with_a_call_out(&payments).await;
+        resolve(&app, "evt_1", word).await;
+        let until_when = open["in_flight_until"].as_str().unwrap();
+        let ran = replay(&app, &["stripe", "evt_1"]).await;
+        assert_eq!(ran.code, Some(1), "{word}: {}", ran.said());
+        let says = format!("its call may still be under way until {until_when}");
+        assert!(ran.stderr.contains(&says), "{says}: {}", ran.said());
+        let url = format!("http://{}/v1/events/stripe/evt_1/replay", app.api);
+        let order = json!({ "handler": "payout", "reason": "x" });
+        let asked = app
+            .http
+            .post(url)
+            .header("content-type", "application/json");
+        let answer = asked.body(order.to_string()).send().await.unwrap();
+        assert_eq!(answer.status(), 409);
+        let problem: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+        assert_eq!(problem["type"], "urn:oncehook:problem:call-under-way");
+        // A bulk says it of each, counts it, and goes on.
+        let ran = replay_all(&app).await;
+        let counted = ran.stderr.contains("0 runs are ready, 1 refused");
+        assert!(counted && ran.stdout.contains(&says), "{}", ran.said());
+        assert_eq!(app.db.count("delivery").await, 0, "nothing was opened");
+        assert_eq!(payments.calls().len(), 1);
+        land(&app.db).await;
+        let ran = if word == "dead" {
+            replay(&app, &["stripe", "evt_1"]).await
+        } else {
+            replay_all(&app).await
+        };
+        assert_eq!(ran.code, Some(0), "{}", ran.said());
+        let outcome = until_second_run(&app).await;
+        assert_eq!(outcome["result"], "succeeded");
+        assert_eq!(payments.calls().len(), 2);
+        app.db.verify().await;
+    }
+}
+
+/// By force there is another effect key, and still there would be two calls at once.
+#[tokio::test]
+async fn by_force_neither() {
+    let payments = Payments::start().await;
+    let (app, _) = killed_with_a_call_out(&payments).await;
+    resolve(&app, "evt_1", "succeeded").await;
+    let ran = replay(&app, &["stripe", "evt_1", "--force"]).await;
+    assert_eq!(ran.code, Some(1), "{}", ran.said());
+    assert!(ran.stderr.contains("under way until"), "{}", ran.said());
+    land(&app.db).await;
+    let ran = replay(&app, &["stripe", "evt_1", "--force"]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    until_second_run(&app).await;
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_call_whose_own_answer_has_come_is_over() {
+    let payments = Payments::start().await;
+    let answer = Gate::closed();
+    payments.next([Manner::Says(
+        Reply::status(422).behind(&answer),
+        Applies::No,
+    )]);
+    let lines = "on_unknown = \"hold\"\ntimeout = \"30s\"\nlease = \"35s\"";
+    let mut app = payments.app(lines).start().await;
+    put(&app, &paid("evt_1")).await;
+    payments.until_calls(1).await;
+    app.sigstop();
+    let second = app.another_node().await;
+    end_leases(&app.db).await;
+    until_for_people(&second, "evt_1").await;
+    resolve(&second, "evt_1", "dead").await;
+    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    assert_eq!(ran.code, Some(1), "{}", ran.said());
+    answer.open();
+    app.sigcont();
+    until("its answer is kept", async || {
+        let history = history(&second, "evt_1").await;
+        history.iter().any(|line| line.starts_with("evidence"))
+    })
+    .await;
+    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    until_second_run(&second).await;
+    assert_eq!((payments.calls().len(), payments.applied()), (2, vec![1]));
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_probe_has_found_is_over() {
+    let payments = Payments::start().await;
+    payments.next([Manner::Says(Reply::cut(), Applies::No)]);
+    payments.next_probes([says(
+        r#"{"state":"applied","result":"failed","reason":"no such account"}"#,
+    )]);
+    let app = payments.probed("\"100ms\"", "").start().await;
+    put(&app, &paid("evt_1")).await;
+    until_uncertain(&app, "evt_1").await;
+    let outcome = app.until_outcome("stripe", "evt_1", "payout").await;
+    assert_eq!(outcome["decided_by"], "probe");
+    assert_eq!(
+        app.db.count("attempt WHERE in_flight_until > now()").await,
+        1
+    );
+    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    until_second_run(&app).await;
+    app.db.verify().await;
+}
