@@ -40,7 +40,7 @@ async fn whoever_has_a_terminal_finds_it_stops_it_and_continues_it_by_number() {
     for part in [
         "1  running  ",
         " ready  0 refused  1/s  ",
-        "  api  dead, handler ledger, source stripe, type charge.*: the account is open again\n",
+        "  api:local  dead, handler ledger, source stripe, type charge.*: the account is open again\n",
     ] {
         assert!(list.stdout.contains(part), "{part:?} in {}", list.stdout);
     }
@@ -72,7 +72,7 @@ async fn whoever_has_a_terminal_finds_it_stops_it_and_continues_it_by_number() {
     assert_eq!(words(&list, "state"), ["stopped", "complete"], "{list}");
     assert_eq!(
         (&list[0]["bulk"], &list[0]["rate"], &list[0]["actor"]),
-        (&json!(1), &json!(1), &json!("api"))
+        (&json!(1), &json!(1), &json!("api:local"))
     );
     let shown = bulk(&app, &["--show", "1"]).await;
     assert_eq!(shown.code, Some(0), "{}", shown.said());
@@ -80,7 +80,7 @@ async fn whoever_has_a_terminal_finds_it_stops_it_and_continues_it_by_number() {
         "state     stopped\n",
         "means     dead, handler ledger, source stripe, type charge.*\n",
         "received  2020-01-01T00:00:00.000Z to ",
-        "  started    api: the account is open again\n",
+        "  started    api:local: the account is open again\n",
         "  stopped    cli:",
         ": the receiver is slow\n",
     ] {

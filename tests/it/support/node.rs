@@ -447,9 +447,9 @@ mod tests {
     /// A stand-in that announces addresses, counts its starts and obeys SIGTERM.
     fn stand_in(dir: &tempfile::TempDir) -> Launch {
         let script = r#"echo "started $2" >&2
-            echo '{"public":"127.0.0.1:1","api":"127.0.0.1:2"}'
             trap 'exit 7' TERM
             trap 'cat "$2" >&2' HUP
+            echo '{"public":"127.0.0.1:1","api":"127.0.0.1:2"}'
             while :; do sleep 0.05; done"#;
         Launch {
             command: ["/bin/sh", "-c", script, "node"]
