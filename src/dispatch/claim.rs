@@ -316,7 +316,16 @@ async fn claim(
         let id = quota.handler_id;
         let group = groups.get(&id).map(Vec::as_slice).unwrap_or_default();
         if let Some(short) = short.iter().find(|short| short.handler_id == id) {
-            stopped_by_cap(active, *short, running);
+            // What a priority left of what the cap allows is for the others before anything waits.
+            let within = Quota {
+                count: short.allowed,
+                ..*quota
+            };
+            if running.fed(&within, group) {
+                left = Left::Share;
+            } else {
+                stopped_by_cap(active, *short, running);
+            }
             continue;
         }
         let full = group.len() >= usize::from(quota.count);

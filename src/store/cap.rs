@@ -39,6 +39,8 @@ pub(crate) struct Capped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short {
     pub(crate) handler_id: i32,
+    /// How many the cap allowed: so many were asked for, divided among the priorities.
+    pub(crate) allowed: u16,
     pub(crate) why: Why,
 }
 
@@ -86,8 +88,11 @@ async fn within(
         let (quota, allowed) = (grant.quota, grant.allowed);
         if allowed.count < quota.count {
             let why = allowed.wait.map_or(Why::InFlight, Why::Rate);
-            let handler_id = quota.handler_id;
-            capped.short.push(Short { handler_id, why });
+            capped.short.push(Short {
+                handler_id: quota.handler_id,
+                allowed: allowed.count,
+                why,
+            });
         }
         if allowed.count > 0 {
             granted.push(grant);
@@ -148,6 +153,7 @@ async fn standing(
             .filter(|id| !locked.contains(id))
             .map(|id| Short {
                 handler_id: *id,
+                allowed: 0,
                 why: Why::Busy,
             }),
     );
