@@ -6,6 +6,6 @@
 -- Index delivery_pkey.
 UPDATE oncehook.delivery d
    SET state = 'ready', paused_source = q.source_id, lease_token = NULL, lease_until = NULL, leased_at = NULL, in_flight_until = NULL,
-       first_try_at = CASE WHEN d.failures > 0 OR d.losses > 0 THEN d.first_try_at END
+       first_try_at = CASE WHEN d.failures > 0 OR d.losses > 0 OR d.not_yet > 0 THEN d.first_try_at END
   FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::int[]) AS q(event_id, handler_id, lease_token, source_id)
  WHERE d.event_id = q.event_id AND d.handler_id = q.handler_id AND d.lease_token = q.lease_token

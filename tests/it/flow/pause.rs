@@ -132,6 +132,28 @@ async fn events_of_a_paused_source_are_stored_and_wait_while_others_go_on() {
     app.db.verify().await;
 }
 
+/// An answer "not yet" was a try: what is set aside after it keeps the time from which `retry.for` counts.
+#[tokio::test]
+async fn what_had_its_first_try_before_the_pause_keeps_its_time() {
+    let early = "CREATE FUNCTION app.early(oncehook.delivered) RETURNS jsonb LANGUAGE sql AS
+                 $$ SELECT '{\"result\": \"not_yet\", \"reason\": \"no order\"}'::jsonb $$";
+    let handler = ledger().setup(early).sql_handler("ledger", "app.early", "");
+    let app = handler.start().await;
+    put(&app, &paid("evt_1")).await;
+    until("it was tried", async || {
+        app.db.count("delivery WHERE not_yet > 0").await == 1
+    })
+    .await;
+    pause(&app.db, Pausable::Source, "stripe").await;
+    until_known(&app, SOURCE, true).await;
+    let due = "UPDATE oncehook.delivery SET run_at = now() WHERE paused_source IS NULL AND state = 'ready'";
+    app.db.execute(due).await;
+    let aside = "delivery WHERE paused_source IS NOT NULL";
+    until("it is set aside", async || app.db.count(aside).await == 1).await;
+    let kept = format!("{aside} AND first_try_at IS NOT NULL");
+    assert_eq!(app.db.count(&kept).await, 1);
+}
+
 #[tokio::test]
 async fn paused_backlog_of_a_handler_is_not_overdue_and_not_late() {
     let mut app = booking().start().await;
