@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, Pattern};
+use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, OnUnknown, Pattern};
 
 use super::lanes::LaneOf;
 use super::query::Replayed;
@@ -56,12 +56,14 @@ impl Store {
     /// A delivery that its lane waits for (held) begins a new run in its place.
     ///
     /// A dead or failed run keeps its effect key, so that a receiver that honours it applies the
-    /// effect once. A succeeded one is run again only with `force`, under a new effect key.
+    /// effect once. A succeeded one is run again only with `force`, under a new effect key; so is one
+    /// whose call was answered late that it was done, under the same, unless its handler repeats calls.
     ///
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event, handler or a pair that never ran;
-    /// [`StoreError::Refused`] while it is live, when it succeeded and `force` is not set, when
+    /// [`StoreError::Refused`] while it is live, when it succeeded or a late answer says that it did and
+    /// `force` is not set, when
     /// the handler is retired, or when the last run is not the expected one;
     /// [`StoreError::CallUnderWay`] while a call whose result was never known may be.
     pub async fn replay(&self, request: &ReplayRequest) -> Result<Replayed, StoreError> {
@@ -164,6 +166,7 @@ impl Store {
                 pair()
             )));
         }
+        none_applied_late(last, &handler, request.force, &pair())?;
         let Some(stored) = stored_event(transaction, &[found.event_id]).await?.pop() else {
             return Err(expired());
         };
@@ -327,6 +330,25 @@ fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
         "{pair}: its call may still be under way until {until}; sent again now, it could be applied twice. Replay it after that"
     );
     Err(StoreError::CallUnderWay { text, until })
+}
+
+/// Refuses what a person has ended and a late answer says is there, except where a call may be repeated: there
+/// the receiver honours the effect key.
+fn none_applied_late(
+    last: &Row,
+    handler: &Handler,
+    force: bool,
+    pair: &str,
+) -> Result<(), StoreError> {
+    let (run, result): (i16, &str) = (last.get(0), last.get(2));
+    let repeats = handler.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str());
+    if force || repeats || result == "succeeded" || !last.get::<_, bool>("applied") {
+        return Ok(());
+    }
+    Err(StoreError::Refused(format!(
+        "{pair}: run {run} ended as {result}, and its call was answered late, succeeded; sent again, it could be applied \
+         twice. --force sends it all the same, under the same effect key"
+    )))
 }
 
 /// Writes the audit of a run that was opened.

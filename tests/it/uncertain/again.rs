@@ -138,6 +138,44 @@ async fn a_call_whose_own_answer_has_come_is_over() {
     app.db.verify().await;
 }
 
+/// A person gave it up, and then the answer came: done. Nothing sends it once more by the way.
+#[tokio::test]
+async fn what_was_answered_late_as_done_is_not_replayed_without_force() {
+    let payments = Payments::start().await;
+    let answer = Gate::closed();
+    payments.next([Manner::Says(
+        Reply::status(201).behind(&answer),
+        Applies::Yes,
+    )]);
+    let lines = "on_unknown = \"hold\"\ntimeout = \"30s\"\nlease = \"35s\"";
+    let mut app = payments.app(lines).start().await;
+    put(&app, &paid("evt_1")).await;
+    payments.until_calls(1).await;
+    app.sigstop();
+    let second = app.another_node().await;
+    end_leases(&app.db).await;
+    until_for_people(&second, "evt_1").await;
+    resolve(&second, "evt_1", "dead").await;
+    answer.open();
+    app.sigcont();
+    until("its answer is kept", async || {
+        let history = history(&second, "evt_1").await;
+        history.iter().any(|line| line.starts_with("evidence"))
+    })
+    .await;
+    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    assert_eq!(ran.code, Some(1), "{}", ran.said());
+    assert!(ran.stderr.contains("was answered late"), "{}", ran.said());
+    let ran = replay_all(&app).await;
+    assert!(ran.stderr.contains("1 refused"), "{}", ran.said());
+    assert_eq!(payments.calls().len(), 1);
+    let ran = replay(&app, &["stripe", "evt_1", "--force"]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    until_second_run(&second).await;
+    assert_eq!(payments.calls().len(), 2);
+    app.db.verify().await;
+}
+
 #[tokio::test]
 async fn a_call_that_a_probe_has_found_is_over() {
     let payments = Payments::start().await;
