@@ -6,13 +6,13 @@ use std::time::SystemTime;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, Pattern};
+use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, OnUnknown, Pattern};
 
 use super::lanes::LaneOf;
 use super::query::Replayed;
 use super::registry::Registered;
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Live};
+use super::uncertain::{self, Evidence, Live};
 use super::{Store, StoreError, audit};
 
 const OPEN: &str = include_str!("sql/replay_open.sql");
@@ -61,8 +61,8 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event, handler or a pair that never ran;
-    /// [`StoreError::Refused`] while it is live, when it succeeded and `force` is not set, when
-    /// the handler is retired, or when the last run is not the expected one;
+    /// [`StoreError::Refused`] while it is live, when it succeeded or a late answer of its call is kept that says so,
+    /// and `force` is not set, when the handler is retired, or when the last run is not the expected one;
     /// [`StoreError::CallUnderWay`] while a call whose result was never known may be.
     pub async fn replay(&self, request: &ReplayRequest) -> Result<Replayed, StoreError> {
         if request.reason.trim().is_empty() {
@@ -123,6 +123,21 @@ impl Store {
             {
                 return Err(expired());
             }
+            let kept = uncertain::evidence(
+                transaction,
+                found.event_id,
+                handler.registered.id,
+                run,
+                None,
+            )
+            .await?;
+            if let Some(kept) = kept.filter(|_| !request.force) {
+                return Err(StoreError::Refused(format!(
+                    "{}: {}",
+                    pair(),
+                    applied_while_held(&kept)
+                )));
+            }
             begin_anew(transaction, found.event_id, handler.registered.id).await?;
             let opened = Opened {
                 run: run.saturating_add(1),
@@ -158,6 +173,9 @@ impl Store {
         expected(request, run)
             .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
         none_under_way(last, &pair())?;
+        if !request.force && result != "succeeded" && !handler.may_repeat() {
+            none_applied(last, &pair())?;
+        }
         if result == "succeeded" && !request.force {
             return Err(StoreError::Refused(format!(
                 "{} has succeeded in run {run}; --force runs it again under a new effect key",
@@ -329,6 +347,18 @@ fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
     Err(StoreError::CallUnderWay { text, until })
 }
 
+/// Refuses what a late answer says is done: the effect is there, whatever a person had made of it before.
+fn none_applied(last: &Row, pair: &str) -> Result<(), StoreError> {
+    let Some(at) = last.get::<_, Option<SystemTime>>("answered") else {
+        return Ok(());
+    };
+    let since = Timestamp::try_from(at).unwrap_or(Timestamp::MAX);
+    Err(StoreError::Refused(format!(
+        "{pair}: its call was answered late, succeeded, which is kept since {since}: the effect is there. \
+         --force sends it again, under the same effect key"
+    )))
+}
+
 /// Writes the audit of a run that was opened.
 async fn record(
     transaction: &Transaction<'_>,
@@ -377,6 +407,17 @@ pub(super) async fn begin_anew(
 ) -> Result<(), StoreError> {
     let begun = transaction.execute(HELD, &[&event_id, &handler_id]).await?;
     super::transaction::expect_rows("replay_held", begun, 1)
+}
+
+/// Why a held delivery whose call turned out to have been applied is not begun anew.
+fn applied_while_held(kept: &Evidence) -> String {
+    let since = kept
+        .at
+        .map_or_else(String::new, |at| format!(", which is kept since {at}"));
+    format!(
+        "its call was answered late, {}{since}: say `oncehook resolve --as succeeded`",
+        kept.answer
+    )
 }
 
 /// Why a live delivery is not replayed.
@@ -433,6 +474,11 @@ pub(super) struct Handler {
 }
 
 impl Handler {
+    /// Whether a second call under one effect key is harmless.
+    fn may_repeat(&self) -> bool {
+        self.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str())
+    }
+
     fn lane(&self, event: &StoredEvent) -> Option<Lane> {
         self.lane_by.as_ref()?.lane(LaneSource {
             entity: event.entity.as_deref(),

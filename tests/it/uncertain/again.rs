@@ -138,6 +138,46 @@ async fn a_call_whose_own_answer_has_come_is_over() {
     app.db.verify().await;
 }
 
+/// What a person gave up, and turns out to be done, is not done again: neither by a replay nor in a bulk.
+#[tokio::test]
+async fn what_a_late_answer_says_is_done_is_not_sent_again() {
+    let payments = Payments::start().await;
+    let answer = Gate::closed();
+    payments.next([Manner::Says(
+        Reply::status(200).behind(&answer),
+        Applies::Yes,
+    )]);
+    let lines = "on_unknown = \"hold\"\ntimeout = \"30s\"\nlease = \"35s\"";
+    let mut app = payments.app(lines).start().await;
+    put(&app, &paid("evt_1")).await;
+    payments.until_calls(1).await;
+    app.sigstop();
+    let second = app.another_node().await;
+    end_leases(&app.db).await;
+    until_for_people(&second, "evt_1").await;
+    resolve(&second, "evt_1", "dead").await;
+    land(&app.db).await;
+    answer.open();
+    app.sigcont();
+    until("its answer is kept", async || {
+        let history = history(&second, "evt_1").await;
+        history.iter().any(|line| line.starts_with("evidence"))
+    })
+    .await;
+    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    assert_eq!(ran.code, Some(1), "{}", ran.said());
+    let says = "its call was answered late, succeeded";
+    assert!(ran.stderr.contains(says), "{}", ran.said());
+    let ran = replay_all(&app).await;
+    let counted = ran.stderr.contains("0 runs are ready, 1 refused");
+    assert!(counted && ran.stdout.contains(says), "{}", ran.said());
+    assert_eq!(payments.applied(), vec![1]);
+    let ran = replay(&app, &["stripe", "evt_1", "--force"]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    until_second_run(&second).await;
+    app.db.verify().await;
+}
+
 #[tokio::test]
 async fn a_call_that_a_probe_has_found_is_over() {
     let payments = Payments::start().await;
