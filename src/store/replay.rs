@@ -12,7 +12,7 @@ use super::lanes::LaneOf;
 use super::query::Replayed;
 use super::registry::Registered;
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Evidence, Live};
+use super::uncertain::{self, Live};
 use super::{Store, StoreError, audit};
 
 const OPEN: &str = include_str!("sql/replay_open.sql");
@@ -115,28 +115,13 @@ impl Store {
             .await?;
         if let Some(row) = held.first() {
             let (run, generation): (i16, i16) = (row.get(0), row.get(1));
-            expected(request, run)
-                .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
+            let event = (found.event_id, run);
+            held_may_begin_anew(transaction, request, &handler, event, &pair()).await?;
             if stored_event(transaction, &[found.event_id])
                 .await?
                 .is_empty()
             {
                 return Err(expired());
-            }
-            let kept = uncertain::evidence(
-                transaction,
-                found.event_id,
-                handler.registered.id,
-                run,
-                None,
-            )
-            .await?;
-            if let Some(kept) = kept.filter(|_| !request.force) {
-                return Err(StoreError::Refused(format!(
-                    "{}: {}",
-                    pair(),
-                    applied_while_held(&kept)
-                )));
             }
             begin_anew(transaction, found.event_id, handler.registered.id).await?;
             let opened = Opened {
@@ -173,14 +158,8 @@ impl Store {
         expected(request, run)
             .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
         none_under_way(last, &pair())?;
-        if !request.force && result != "succeeded" && !handler.may_repeat() {
-            none_applied(last, &pair())?;
-        }
-        if result == "succeeded" && !request.force {
-            return Err(StoreError::Refused(format!(
-                "{} has succeeded in run {run}; --force runs it again under a new effect key",
-                pair()
-            )));
+        if !request.force {
+            none_applied(last, &handler, &pair())?;
         }
         let Some(stored) = stored_event(transaction, &[found.event_id]).await?.pop() else {
             return Err(expired());
@@ -347,16 +326,24 @@ fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
     Err(StoreError::CallUnderWay { text, until })
 }
 
-/// Refuses what a late answer says is done: the effect is there, whatever a person had made of it before.
-fn none_applied(last: &Row, pair: &str) -> Result<(), StoreError> {
-    let Some(at) = last.get::<_, Option<SystemTime>>("answered") else {
-        return Ok(());
-    };
-    let since = Timestamp::try_from(at).unwrap_or(Timestamp::MAX);
-    Err(StoreError::Refused(format!(
-        "{pair}: its call was answered late, succeeded, which is kept since {since}: the effect is there. \
-         --force sends it again, under the same effect key"
-    )))
+/// Refuses what has succeeded, and what a late answer says was done, whatever a person had made of it before.
+fn none_applied(last: &Row, handler: &Handler, pair: &str) -> Result<(), StoreError> {
+    let (run, result): (i16, &str) = (last.get("run"), last.get("result"));
+    if result == "succeeded" {
+        return Err(StoreError::Refused(format!(
+            "{pair} has succeeded in run {run}; --force runs it again under a new effect key"
+        )));
+    }
+    match last.get::<_, Option<SystemTime>>("answered") {
+        Some(at) if !handler.may_repeat() => {
+            let since = Timestamp::try_from(at).unwrap_or(Timestamp::MAX);
+            Err(StoreError::Refused(format!(
+                "{pair}: its call was answered late, succeeded, which is kept since {since}: the effect is there. \
+                 --force sends it again, under the same effect key"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes the audit of a run that was opened.
@@ -409,15 +396,28 @@ pub(super) async fn begin_anew(
     super::transaction::expect_rows("replay_held", begun, 1)
 }
 
-/// Why a held delivery whose call turned out to have been applied is not begun anew.
-fn applied_while_held(kept: &Evidence) -> String {
+/// Whether a held delivery may begin anew: its run is the expected one, and, unless by force, none of its calls
+/// turned out to have been applied.
+async fn held_may_begin_anew(
+    transaction: &Transaction<'_>,
+    request: &ReplayRequest,
+    handler: &Handler,
+    (event_id, run): (Uuid, i16),
+    pair: &str,
+) -> Result<(), StoreError> {
+    expected(request, run).map_err(|text| StoreError::Refused(format!("{pair}: {text}")))?;
+    let id = handler.registered.id;
+    let kept = uncertain::evidence(transaction, event_id, id, run, None).await?;
+    let Some(kept) = kept.filter(|_| !request.force) else {
+        return Ok(());
+    };
     let since = kept
         .at
         .map_or_else(String::new, |at| format!(", which is kept since {at}"));
-    format!(
-        "its call was answered late, {}{since}: say `oncehook resolve --as succeeded`",
+    Err(StoreError::Refused(format!(
+        "{pair}: its call was answered late, {}{since}: say `oncehook resolve --as succeeded`",
         kept.answer
-    )
+    )))
 }
 
 /// Why a live delivery is not replayed.
