@@ -232,7 +232,7 @@ async fn evidence(
         lease.event_id,
         lease.handler_id,
         lease.run,
-        call,
+        Some(call),
     )
     .await
 }

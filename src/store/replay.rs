@@ -56,15 +56,13 @@ impl Store {
     /// A delivery that its lane waits for (held) begins a new run in its place.
     ///
     /// A dead or failed run keeps its effect key, so that a receiver that honours it applies the
-    /// effect once. A succeeded one is run again only with `force`, under a new effect key; so is one
-    /// whose call was answered late that it was done, under the same, unless its handler repeats calls.
+    /// effect once. A succeeded one is run again only with `force`, under a new effect key.
     ///
     /// # Errors
     ///
     /// [`StoreError::NotFound`] for an unknown event, handler or a pair that never ran;
-    /// [`StoreError::Refused`] while it is live, when it succeeded or a late answer says that it did and
-    /// `force` is not set, when
-    /// the handler is retired, or when the last run is not the expected one;
+    /// [`StoreError::Refused`] while it is live, when it succeeded or a late answer of its call is kept that says so,
+    /// and `force` is not set, when the handler is retired, or when the last run is not the expected one;
     /// [`StoreError::CallUnderWay`] while a call whose result was never known may be.
     pub async fn replay(&self, request: &ReplayRequest) -> Result<Replayed, StoreError> {
         if request.reason.trim().is_empty() {
@@ -117,8 +115,8 @@ impl Store {
             .await?;
         if let Some(row) = held.first() {
             let (run, generation): (i16, i16) = (row.get(0), row.get(1));
-            expected(request, run)
-                .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
+            let event = (found.event_id, run);
+            held_may_begin_anew(transaction, request, &handler, event, &pair()).await?;
             if stored_event(transaction, &[found.event_id])
                 .await?
                 .is_empty()
@@ -160,13 +158,9 @@ impl Store {
         expected(request, run)
             .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
         none_under_way(last, &pair())?;
-        if result == "succeeded" && !request.force {
-            return Err(StoreError::Refused(format!(
-                "{} has succeeded in run {run}; --force runs it again under a new effect key",
-                pair()
-            )));
+        if !request.force {
+            none_applied(last, &handler, &pair())?;
         }
-        none_applied_late(last, &handler, request.force, &pair())?;
         let Some(stored) = stored_event(transaction, &[found.event_id]).await?.pop() else {
             return Err(expired());
         };
@@ -332,23 +326,24 @@ fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
     Err(StoreError::CallUnderWay { text, until })
 }
 
-/// Refuses what a person has ended and a late answer says is there, except where a call may be repeated: there
-/// the receiver honours the effect key.
-fn none_applied_late(
-    last: &Row,
-    handler: &Handler,
-    force: bool,
-    pair: &str,
-) -> Result<(), StoreError> {
-    let (run, result): (i16, &str) = (last.get(0), last.get(2));
-    let repeats = handler.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str());
-    if force || repeats || result == "succeeded" || !last.get::<_, bool>("applied") {
-        return Ok(());
+/// Refuses what has succeeded, and what a late answer says was done, whatever a person had made of it before.
+fn none_applied(last: &Row, handler: &Handler, pair: &str) -> Result<(), StoreError> {
+    let (run, result): (i16, &str) = (last.get("run"), last.get("result"));
+    if result == "succeeded" {
+        return Err(StoreError::Refused(format!(
+            "{pair} has succeeded in run {run}; --force runs it again under a new effect key"
+        )));
     }
-    Err(StoreError::Refused(format!(
-        "{pair}: run {run} ended as {result}, and its call was answered late, succeeded; sent again, it could be applied \
-         twice. --force sends it all the same, under the same effect key"
-    )))
+    match last.get::<_, Option<SystemTime>>("answered") {
+        Some(at) if !handler.may_repeat() => {
+            let since = Timestamp::try_from(at).unwrap_or(Timestamp::MAX);
+            Err(StoreError::Refused(format!(
+                "{pair}: its call was answered late, succeeded, which is kept since {since}: the effect is there. \
+                 --force sends it again, under the same effect key"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes the audit of a run that was opened.
@@ -399,6 +394,30 @@ pub(super) async fn begin_anew(
 ) -> Result<(), StoreError> {
     let begun = transaction.execute(HELD, &[&event_id, &handler_id]).await?;
     super::transaction::expect_rows("replay_held", begun, 1)
+}
+
+/// Whether a held delivery may begin anew: its run is the expected one, and, unless by force, none of its calls
+/// turned out to have been applied.
+async fn held_may_begin_anew(
+    transaction: &Transaction<'_>,
+    request: &ReplayRequest,
+    handler: &Handler,
+    (event_id, run): (Uuid, i16),
+    pair: &str,
+) -> Result<(), StoreError> {
+    expected(request, run).map_err(|text| StoreError::Refused(format!("{pair}: {text}")))?;
+    let id = handler.registered.id;
+    let kept = uncertain::evidence(transaction, event_id, id, run, None).await?;
+    let Some(kept) = kept.filter(|_| !request.force) else {
+        return Ok(());
+    };
+    let since = kept
+        .at
+        .map_or_else(String::new, |at| format!(", which is kept since {at}"));
+    Err(StoreError::Refused(format!(
+        "{pair}: its call was answered late, {}{since}: say `oncehook resolve --as succeeded`",
+        kept.answer
+    )))
 }
 
 /// Why a live delivery is not replayed.
@@ -455,6 +474,11 @@ pub(super) struct Handler {
 }
 
 impl Handler {
+    /// Whether a second call under one effect key is harmless.
+    fn may_repeat(&self) -> bool {
+        self.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str())
+    }
+
     fn lane(&self, event: &StoredEvent) -> Option<Lane> {
         self.lane_by.as_ref()?.lane(LaneSource {
             entity: event.entity.as_deref(),

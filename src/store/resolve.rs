@@ -154,16 +154,18 @@ async fn resolve_in(
         live.generation,
     );
     let id = (found.event_id, handler.id, live.run);
-    let kept = match live.call_token {
-        Some(call) => {
-            uncertain::evidence(transaction, found.event_id, handler.id, live.run, call).await?
-        }
-        None => None,
-    };
+    // Of a held one, whose calls have all been answered: what came later still and says that it was done.
+    let call = live.call_token;
+    let kept = uncertain::evidence(transaction, found.event_id, handler.id, live.run, call).await?;
     if let Some(kept) = &kept
         && let Some(why) = contradicts(request.resolution, kept)
     {
-        return refused(why);
+        let nodes = if live.is_uncertain() {
+            ", or leave it to the nodes, which end it by that answer"
+        } else {
+            ""
+        };
+        return refused(format!("{why}{nodes}"));
     }
     let mut new_run = None;
     match request.resolution.ending() {
@@ -272,8 +274,7 @@ fn contradicts(resolution: Resolution, kept: &Evidence) -> Option<String> {
         None => String::new(),
     };
     Some(format!(
-        "its call was answered late, {}{made}, which is kept since {}: {instead}, or leave it to the nodes, \
-         which end it by that answer",
+        "its call was answered late, {}{made}, which is kept since {}: {instead}",
         kept.answer,
         moment(kept.at)
     ))

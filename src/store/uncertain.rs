@@ -131,7 +131,7 @@ pub(crate) async fn begin(
         attempt.event_id,
         attempt.handler_id,
         attempt.run,
-        attempt.token,
+        Some(attempt.token),
     )
     .await?;
     let first_probe = match known {
@@ -195,13 +195,14 @@ pub(crate) async fn claim(
         .collect())
 }
 
-/// The late answer that ends it, if there is one. `call`: the lease of the call in question.
+/// The late answer that ends it, if there is one. `call`: the lease of the call in question; without one, only
+/// an answer that says it was done counts.
 pub(crate) async fn evidence(
     transaction: &Transaction<'_>,
     event_id: Uuid,
     handler_id: i32,
     run: i16,
-    call: Uuid,
+    call: Option<Uuid>,
 ) -> Result<Option<Evidence>, StoreError> {
     let rows = transaction
         .query(EVIDENCE, &[&event_id, &handler_id, &run, &call])

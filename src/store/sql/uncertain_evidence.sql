@@ -1,6 +1,6 @@
 -- uncertain_evidence: the late answer that ends an uncertain delivery, if there is one.
 -- Run by store::uncertain::evidence, for store::resolve too. Under the row's lock nothing can be added meanwhile.
--- $1 event_id  $2 handler_id  $3 run  $4 lease_token of the call
+-- $1 event_id  $2 handler_id  $3 run  $4 lease_token of the call, NULL where none is in question
 -- Rows: 0 or 1. That it was done holds for any try of the run, since all have one effect key; a "no"
 -- is known of its own try only.
 -- Index attempt_DAY_event_id_idx.
