@@ -115,6 +115,7 @@ fn read(
         breaker,
         retry_share,
         probes,
+        operation: None,
     };
     let said = Said {
         lane_on_dead: section.has("lane_on_dead"),
