@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::domain::operation::Told;
 use crate::domain::{Ending, Verdict};
 use crate::store::StoreError;
 use crate::store::delivery::Lease;
@@ -114,7 +115,8 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
         Ok(event) => event,
         Err(verdict) => {
             let ended = Ended::without_a_call(&lease);
-            return settle_call(&context, &handler, ended, verdict, began).await;
+            let answer = (verdict, Told::default());
+            return settle_call(&context, &handler, ended, answer, began).await;
         }
     };
     let mut ended = Ended {
@@ -126,7 +128,8 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
         Ok(Guarded::Run(found)) => ended.versioned = found,
         Ok(Guarded::Stale(verdict)) => {
             let ended = Ended::without_a_call(&lease);
-            return settle_call(&context, &handler, ended, verdict, began).await;
+            let answer = (verdict, Told::default());
+            return settle_call(&context, &handler, ended, answer, began).await;
         }
         Ok(Guarded::Later) => {}
         Err(error) => {
@@ -138,12 +141,16 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
     if claimed_at.elapsed() > START_WITHIN {
         return give_back(&context, &[lease], handler.spec.lease).await;
     }
-    let Sent { verdict, works } = external::call(&handler, outside, &event).await;
+    let Sent {
+        verdict,
+        works,
+        told,
+    } = external::call(&handler, outside, &event).await;
     // At once: the claims that come next must not wait for the settle.
     if let Some(works) = works {
         begun.ended(works);
     }
-    settle_call(&context, &handler, ended, verdict, began).await;
+    settle_call(&context, &handler, ended, (verdict, told), began).await;
 }
 
 /// A call that has ended, or that was not made.
@@ -207,13 +214,13 @@ async fn settle_call(
     context: &Context,
     handler: &ActiveHandler,
     ended: Ended<'_>,
-    mut verdict: Verdict,
+    (mut verdict, mut told): (Verdict, Told),
     began: Instant,
 ) {
     let end = began + handler.spec.lease + handler.spec.timeout;
     let mut unwritten = Unwritten::of(handler, &ended, &verdict);
     loop {
-        let settled = settle_once(context, handler, &ended, &verdict, began).await;
+        let settled = settle_once(context, handler, &ended, (&verdict, &told), began).await;
         // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
         context.store.recheck_lanes(lanes::of([ended.lease]));
         let is_late = Instant::now() >= end;
@@ -231,6 +238,7 @@ async fn settle_call(
             }
             Err(NotSettled::Undone(error) | NotSettled::Broken(error)) if !is_late => {
                 verdict = Verdict::Unknown { after: None, error };
+                told = Told::default();
                 unwritten.answer = None;
             }
             Err(_) => return,
@@ -247,7 +255,7 @@ async fn settle_once(
     context: &Context,
     handler: &ActiveHandler,
     ended: &Ended<'_>,
-    verdict: &Verdict,
+    (verdict, told): (&Verdict, &Told),
     began: Instant,
 ) -> Result<(), NotSettled> {
     let lease = ended.lease;
@@ -268,17 +276,20 @@ async fn settle_once(
     let mut transitions = Transitions::default();
     let written = async {
         if !locked.ours.is_empty() {
+            let mut told = told.clone();
             if let Some((code, event, answer)) = settles {
                 let xact = locked.xact.as_deref().unwrap_or_default();
-                external::settle(&transaction, handler, code, event, answer, xact).await?;
+                let settled =
+                    external::settle(&transaction, handler, code, event, answer, xact).await?;
+                told = settled.or(told);
                 transaction.plan_by_index().await?;
             }
             if let (Verdict::Done { .. }, Some(versioned)) = (verdict, &ended.versioned) {
                 transitions.applied(handler, versioned);
             }
-            transitions.decide(handler, lease, verdict, began);
+            transitions.decide(handler, lease, (verdict, &told), began);
         } else if locked.finished.is_empty() {
-            transitions.evidence(lease, verdict, began);
+            transitions.evidence(handler, lease, (verdict, told), began);
         }
         transitions.write(handler, &transaction).await?;
         Ok(())
@@ -293,7 +304,7 @@ async fn settle_once(
         // Left unclean on purpose: the connection is dropped.
         Err(failure) => return Err(failure),
     }
-    transitions.report(handler);
+    transitions.report(&context.wake, handler);
     context.emitted.notify_one();
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
+use crate::domain::operation::Told;
 use crate::store::StoreError;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::flow;
@@ -121,7 +122,9 @@ async fn batch_once(
                     running.push(lease);
                     versions.push(versioned);
                 }
-                Guarded::Stale(verdict) => transitions.decide(handler, lease, &verdict, began),
+                Guarded::Stale(verdict) => {
+                    transitions.decide(handler, lease, (&verdict, &Told::default()), began);
+                }
                 Guarded::Later => rest.not_run.push(lease.clone()),
             }
         }
@@ -135,11 +138,11 @@ async fn batch_once(
         .await?;
         for ((lease, versioned), outcome) in running.into_iter().zip(versions).zip(ran) {
             match outcome {
-                run::Ran::Verdict(verdict) => {
+                run::Ran::Verdict(verdict, told) => {
                     if let (Verdict::Done { .. }, Some(versioned)) = (&verdict, &versioned) {
                         transitions.applied(handler, versioned);
                     }
-                    transitions.decide(handler, lease, &verdict, began);
+                    transitions.decide(handler, lease, (&verdict, &told), began);
                 }
                 run::Ran::Confirm => rest.confirm.push(lease.clone()),
                 run::Ran::NotRun => rest.not_run.push(lease.clone()),
@@ -159,7 +162,7 @@ async fn batch_once(
     match settled {
         Ok((transitions, rest)) => {
             transaction.commit().await.map_err(Failure::Broken)?;
-            transitions.report(handler);
+            transitions.report(&context.wake, handler);
             Ok(rest)
         }
         Err(run::RunError::Store(error)) => {
@@ -274,11 +277,11 @@ async fn record_all(
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
             for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
-                transitions.decide(handler, lease, verdict, began);
+                transitions.decide(handler, lease, (verdict, &Told::default()), began);
             }
             let written = transitions.write(handler, &transaction).await;
             transaction.end(written).await?;
-            transitions.report(handler);
+            transitions.report(&context.wake, handler);
             Ok(())
         }
         .await;

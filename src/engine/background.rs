@@ -40,15 +40,24 @@ pub(super) async fn keep(store: Store) {
         tokio::time::sleep(pause).await;
         let made = store.make_partitions().await;
         let capped = store.cap_rejected().await;
-        pause = match (made, capped) {
-            (Ok(made), Ok(capped)) => {
-                if made > 0 || capped > 0 {
-                    tracing::info!(partitions = made, rejected_removed = capped, "keeper");
+        let purged = store.purge_responses().await;
+        pause = match (made, capped, purged) {
+            (Ok(made), Ok(capped), Ok(purged)) => {
+                if made > 0 || capped > 0 || purged > 0 {
+                    tracing::info!(
+                        partitions = made,
+                        rejected_removed = capped,
+                        responses_emptied = purged,
+                        "keeper"
+                    );
                 }
                 KEEPER_INTERVAL
             }
-            (made, capped) => {
-                for error in [made.err(), capped.err()].into_iter().flatten() {
+            (made, capped, purged) => {
+                for error in [made.err(), capped.err(), purged.err()]
+                    .into_iter()
+                    .flatten()
+                {
                     tracing::error!(error = %error, days_ahead = DAYS_AHEAD, "keeper failed; it tries again");
                 }
                 KEEPER_PAUSE
@@ -214,6 +223,7 @@ async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Wake) {
     let mut look = tokio::time::interval(SIGNAL_PAUSE);
     // Others are told of all commits of an interval at once; our own dispatcher at each.
     let mut untold = false;
+    let mut ended_untold = false;
     let mut quiet_until = Instant::now();
     while !line.is_closed() {
         tokio::select! {
@@ -221,10 +231,13 @@ async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Wake) {
                 wake.work();
                 untold = true;
             }
-            () = tokio::time::sleep_until(quiet_until), if untold => {
-                untold = false;
+            () = wake.operations_untold() => ended_untold = true,
+            () = tokio::time::sleep_until(quiet_until), if untold || ended_untold => {
                 quiet_until = Instant::now() + SIGNAL_INTERVAL;
-                if line.send().await.is_err() {
+                if std::mem::take(&mut untold) && line.send().await.is_err() {
+                    return;
+                }
+                if std::mem::take(&mut ended_untold) && line.send_ended().await.is_err() {
                     return;
                 }
             }

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::sync::broadcast;
+
 use crate::dispatch::HandlerSpec;
 use crate::domain::operation::OperationSpec;
 use crate::domain::{EventKey, Item};
 use crate::provider::{OnConflict, Source, operation};
+use crate::store::OperationEnd;
 use crate::store::operation::{NewOperation, Rules};
 
 use super::{ActiveSource, Engine};
@@ -30,6 +33,12 @@ impl ActiveOperation {
 }
 
 impl Engine {
+    /// Ends of operations from now on, as far as this node hears of them: a wake-up that may be lost, never the
+    /// truth. A receiver that has lagged looks at everything that it waits for, as at [`OperationEnd::Some`].
+    pub fn operation_ends(&self) -> broadcast::Receiver<OperationEnd> {
+        self.0.wake.operation_ends()
+    }
+
     /// The operation of this name.
     pub fn operation(&self, name: &str) -> Option<ActiveOperation> {
         let active = self.0.registry.current();

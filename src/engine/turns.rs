@@ -67,6 +67,7 @@ impl Turns {
                 flow: Flow::new(),
                 stopping,
                 emitted: Arc::default(),
+                wake: Arc::default(),
             },
             _stop: Arc::new(stop),
         })

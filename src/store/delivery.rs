@@ -8,11 +8,13 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::domain::operation::Response;
 use crate::domain::{ByPriority, Cap, DecidedBy, Ending, EventKey, Priority, Progress, flow};
 
 use super::StoreError;
 use super::connection::Connection;
 use super::lanes;
+use super::response::{self, NewResponse};
 use super::transaction::{Transaction, expect_rows};
 use super::uncertain;
 
@@ -137,11 +139,16 @@ impl Shares {
 pub(crate) struct Ended {
     pub(crate) event_id: Uuid,
     pub(crate) handler_id: i32,
+    pub(crate) run: i16,
     pub(crate) token: Uuid,
     pub(crate) ending: Ending,
     pub(crate) reason: Option<String>,
     pub(crate) resource: Option<String>,
     pub(crate) attempts: i32,
+    /// The id that the outside world gave it.
+    pub(crate) external_id: Option<String>,
+    /// What the client of an operation is answered.
+    pub(crate) response: Option<Response>,
     /// The lane in which the next one follows.
     pub(crate) lane: Option<String>,
     /// For the log line after the commit.
@@ -383,15 +390,33 @@ pub(crate) async fn finish(
     let reasons: Vec<Option<&str>> = ended.iter().map(|e| e.reason.as_deref()).collect();
     let resources: Vec<Option<&str>> = ended.iter().map(|e| e.resource.as_deref()).collect();
     let attempts: Vec<i32> = ended.iter().map(|e| e.attempts).collect();
+    let external_ids: Vec<Option<&str>> = ended.iter().map(|e| e.external_id.as_deref()).collect();
     let changed = transaction
         .execute(
             FINISH,
             &[
-                &events, &handlers, &tokens, &results, &decided, &reasons, &resources, &attempts,
+                &events,
+                &handlers,
+                &tokens,
+                &results,
+                &decided,
+                &reasons,
+                &resources,
+                &attempts,
+                &external_ids,
             ],
         )
         .await?;
     expect_rows("delivery_finish", changed, ended.len())?;
+    let responses = ended.iter().filter_map(|e| {
+        Some(NewResponse {
+            event_id: e.event_id,
+            handler_id: e.handler_id,
+            run: e.run,
+            response: e.response.as_ref()?,
+        })
+    });
+    response::write(transaction, &responses.collect::<Vec<_>>()).await?;
     let lanes = ended.iter().map(|e| (e.handler_id, e.lane.as_deref()));
     lanes::promote_next(transaction, lanes).await
 }

@@ -7,9 +7,12 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::domain::operation::Told;
+
 use super::StoreError;
 use super::connection::Connection;
 use super::delivery::Lease;
+use super::operation;
 use super::transaction::Transaction;
 
 const RUN_SQL: &str = include_str!("sql/delivery_run_sql.sql");
@@ -42,6 +45,8 @@ pub(crate) struct SqlAnswer {
     /// Index into the batch.
     pub(crate) index: usize,
     pub(crate) result: Result<Option<serde_json::Value>, SqlFailure>,
+    /// What it says of the response to an operation.
+    pub(crate) told: Told,
 }
 
 /// The exception of one `sql` handler call.
@@ -95,6 +100,8 @@ pub(crate) struct SqlCall<'a> {
     pub(crate) answers: bool,
     /// Handler time after which no further delivery is begun.
     pub(crate) budget: Duration,
+    /// Whether it serves an operation.
+    pub(crate) responds: bool,
 }
 
 /// Runs a `sql` handler over locked leases; those not returned were not run.
@@ -121,27 +128,37 @@ pub(crate) async fn run_sql(
                 &effect_keys,
                 &sources,
                 &budget,
+                &call.responds,
             ],
         )
         .await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let no: i32 = row.get(0);
-            let index = usize::try_from(no).ok()?.checked_sub(1)?;
-            let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
-            let result = match row.get::<_, Option<String>>(2) {
-                None => Ok(row.get(1)),
-                Some(code) => Err(SqlFailure {
-                    code,
-                    message: text(3),
-                    object: text(4),
-                    line: text(5),
-                }),
-            };
-            Some(SqlAnswer { index, result })
-        })
-        .collect())
+    let mut answers = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let no: i32 = row.get(0);
+        let Some(index) = usize::try_from(no).ok().and_then(|no| no.checked_sub(1)) else {
+            continue;
+        };
+        let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
+        let result = match row.get::<_, Option<String>>(2) {
+            None => Ok(row.get(1)),
+            Some(code) => Err(SqlFailure {
+                code,
+                message: text(3),
+                object: text(4),
+                line: text(5),
+            }),
+        };
+        let told = Told {
+            response: operation::response(row)?,
+            external_id: row.get("external_id"),
+        };
+        answers.push(SqlAnswer {
+            index,
+            result,
+            told,
+        });
+    }
+    Ok(answers)
 }
 
 /// The payloads of events, keyed by event id; those dropped are absent.

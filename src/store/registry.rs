@@ -2,10 +2,13 @@
 
 use tokio_postgres::Row;
 
+use crate::domain::operation::Response;
+use crate::domain::{DecidedBy, Ending};
+
 use super::connection::Connection;
 use super::operation::{self, NewOperation, Rules};
 use super::transaction::{Limits, Transaction, is_stale_session};
-use super::{Store, StoreError, audit};
+use super::{Store, StoreError, audit, response};
 
 const SOURCE: &str = include_str!("sql/source_register.sql");
 const SOURCE_RENAME: &str = include_str!("sql/source_rename.sql");
@@ -150,15 +153,19 @@ impl Store {
         let transaction = Transaction::begin(&connection, limits).await?;
         let done = async {
             let rows = transaction
-                .query("SELECT id, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
+                .query("SELECT id, retired_at IS NOT NULL, operation_of IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
                 .await?;
-            let Some((id, retired)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1))) else {
+            let Some((id, retired, serves)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1), row.get::<_, bool>(2))) else {
                 return Err(StoreError::NotFound(format!("there is no handler {handler:?}")));
             };
             transaction
                 .execute("UPDATE oncehook.handler SET retired_at = now() WHERE id = $1 AND retired_at IS NULL", &[&id])
                 .await?;
-            let cancelled = transaction.execute(RETIRE, &[&id, &reason]).await?;
+            let made_up = serves.then(|| Response::made_up(handler, Ending::Cancelled, DecidedBy::Operator, None, None));
+            let answer = made_up.as_ref();
+            let status = answer.map(|answer| i32::from(answer.status));
+            let (headers, body) = (answer.map(response::headers), answer.map(|answer| answer.body.as_ref()));
+            let cancelled = transaction.execute(RETIRE, &[&id, &reason, &status, &headers, &body]).await?;
             // A node that had not reloaded yet may have fanned out to it since: once more is right
             // as long as there is something to cancel.
             if retired && cancelled == 0 {

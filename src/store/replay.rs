@@ -6,11 +6,15 @@ use std::time::SystemTime;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, OnUnknown, Pattern};
+use crate::domain::operation::Response;
+use crate::domain::{
+    DecidedBy, EffectKey, Ending, EventKey, Lane, LaneBy, LaneSource, OnUnknown, Pattern,
+};
 
 use super::lanes::LaneOf;
 use super::query::Replayed;
 use super::registry::Registered;
+use super::response::{self, NewResponse};
 use super::transaction::{Limits, Transaction};
 use super::uncertain::{self, Live};
 use super::{Store, StoreError, audit};
@@ -123,7 +127,7 @@ impl Store {
             {
                 return Err(expired());
             }
-            begin_anew(transaction, found.event_id, handler.registered.id).await?;
+            begin_anew(transaction, &handler, found.event_id, run).await?;
             let opened = Opened {
                 run: run.saturating_add(1),
                 generation,
@@ -389,11 +393,23 @@ async fn record(
 /// row must be locked and held.
 pub(super) async fn begin_anew(
     transaction: &Transaction<'_>,
+    handler: &Handler,
     event_id: Uuid,
-    handler_id: i32,
+    run: i16,
 ) -> Result<(), StoreError> {
+    let handler_id = handler.registered.id;
     let begun = transaction.execute(HELD, &[&event_id, &handler_id]).await?;
-    super::transaction::expect_rows("replay_held", begun, 1)
+    super::transaction::expect_rows("replay_held", begun, 1)?;
+    let Some(response) = handler.made_up(Ending::Dead, DecidedBy::Handler, None, None) else {
+        return Ok(());
+    };
+    let answer = NewResponse {
+        event_id,
+        handler_id,
+        run,
+        response: &response,
+    };
+    response::write(transaction, &[answer]).await
 }
 
 /// Whether a held delivery may begin anew: its run is the expected one, and, unless by force, none of its calls
@@ -471,9 +487,29 @@ pub(super) struct Handler {
     lane_by: Option<LaneBy>,
     /// `retry`, `probe` or `hold`; `None` where no node of this version has registered it.
     pub(super) on_unknown: Option<String>,
+    /// Its name, if it serves the operation of that name.
+    operation: Option<String>,
 }
 
 impl Handler {
+    /// What the clients of its operation are answered without the backend's own bytes.
+    pub(super) fn made_up(
+        &self,
+        ending: Ending,
+        by: DecidedBy,
+        resource: Option<&str>,
+        external_id: Option<&str>,
+    ) -> Option<Response> {
+        let operation = self.operation.as_deref()?;
+        Some(Response::made_up(
+            operation,
+            ending,
+            by,
+            resource,
+            external_id,
+        ))
+    }
+
     /// Whether a second call under one effect key is harmless.
     fn may_repeat(&self) -> bool {
         self.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str())
@@ -521,7 +557,7 @@ pub(super) async fn handler_by_name(
 ) -> Result<Handler, StoreError> {
     let rows = transaction
         .query(
-            "SELECT id, first_name, retired_at IS NOT NULL, lane_by, on_unknown FROM oncehook.handler WHERE name = $1 FOR SHARE",
+            "SELECT id, first_name, retired_at IS NOT NULL, lane_by, on_unknown, CASE WHEN operation_of IS NOT NULL THEN name END FROM oncehook.handler WHERE name = $1 FOR SHARE",
             &[&handler],
         )
         .await?;
@@ -542,5 +578,6 @@ pub(super) async fn handler_by_name(
         // Written by a newer version, perhaps; its nodes name the lanes then.
         lane_by: lane_by.and_then(|text| LaneBy::parse(text).ok()),
         on_unknown: row.get(4),
+        operation: row.get(5),
     })
 }

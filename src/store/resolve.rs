@@ -13,7 +13,7 @@ use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
 use super::replay::{self, handler_by_name};
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Evidence, Live};
+use super::uncertain::{self, Decided, Evidence, Live};
 use super::{Store, StoreError, audit};
 
 /// What a person decides.
@@ -131,7 +131,7 @@ async fn resolve_in(
     found: &Found,
 ) -> Result<(Resolved, Option<LaneOf>), StoreError> {
     let known = handler_by_name(transaction, &request.handler).await?;
-    let handler = known.registered;
+    let handler = &known.registered;
     let of_pair = |why: &str| {
         format!(
             "event {} of {} and handler {}: {why}",
@@ -178,16 +178,26 @@ async fn resolve_in(
                     .or(said.as_deref()),
                 _ => None,
             };
-            let reason = Some(request.reason.as_str());
-            uncertain::finish(
-                transaction,
-                (found.event_id, handler.id, &live),
+            let by = DecidedBy::Operator;
+            // The receiver's own words, if they say the same.
+            let told = kept.as_ref().filter(|kept| kept.answer == ending.as_str());
+            let told = told.map(|kept| &kept.told);
+            let external_id = told.and_then(|told| told.external_id.as_deref());
+            let made_up = known.made_up(ending, by, resource, external_id);
+            let response = made_up.as_ref().map(|made_up| {
+                let received = told.and_then(|told| told.response.as_ref());
+                received.unwrap_or(made_up)
+            });
+            let decided = Decided {
                 ending,
-                DecidedBy::Operator,
-                reason,
+                by,
+                reason: Some(&request.reason),
                 resource,
-            )
-            .await?;
+                external_id,
+                response,
+            };
+            let row = (found.event_id, handler.id, &live);
+            uncertain::finish(transaction, row, &decided).await?;
         }
         None if request.resolution == Resolution::Probe => {
             if let Some(why) = not_to_be_asked(&live, known.on_unknown.as_deref()) {
@@ -199,7 +209,7 @@ async fn resolve_in(
             let Some(next) = live.run.checked_add(1) else {
                 return refused(format!("run {} is the last there can be", live.run));
             };
-            replay::begin_anew(transaction, found.event_id, handler.id).await?;
+            replay::begin_anew(transaction, &known, found.event_id, live.run).await?;
             new_run = Some(next);
         }
         None => {

@@ -108,8 +108,8 @@ async fn once(
 
 fn answered(verdict: Verdict) -> Sent {
     Sent {
-        verdict,
         works: Some(true),
+        ..Sent::of(verdict)
     }
 }
 
@@ -119,11 +119,11 @@ async fn committed(transaction: Transaction<'_>, verdict: Verdict) -> Sent {
         Ok(()) => answered(verdict),
         // Whichever way it ended, the ledger tells the next try.
         Err(error) => Sent {
-            verdict: Verdict::Unknown {
+            works: Some(false),
+            ..Sent::of(Verdict::Unknown {
                 after: None,
                 error: format!("COMMIT in its database: {error}"),
-            },
-            works: Some(false),
+            })
         },
     }
 }
@@ -139,16 +139,16 @@ fn failed(error: &StoreError, timeout: Duration) -> Sent {
     };
     if failure.code == CANCELLED {
         return Sent {
-            verdict: Verdict::Retry {
+            works: Some(false),
+            ..Sent::of(Verdict::Retry {
                 after: None,
                 error: format!("the handler took longer than its time-out of {timeout:?}"),
-            },
-            works: Some(false),
+            })
         };
     }
     Sent {
-        verdict: sql::verdict(&failure),
         works: Some(!is_the_servers(&failure.code)),
+        ..Sent::of(sql::verdict(&failure))
     }
 }
 
@@ -169,10 +169,10 @@ fn not_done(error: &StoreError) -> Sent {
     let said = error.to_string();
     let reason = said.lines().next().unwrap_or_default();
     Sent {
-        verdict: Verdict::Retry {
+        works: Some(false),
+        ..Sent::of(Verdict::Retry {
             after: None,
             error: clean(&format!("its database: {reason}")).into_owned(),
-        },
-        works: Some(false),
+        })
     }
 }

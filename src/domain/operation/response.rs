@@ -113,6 +113,14 @@ impl Response {
         Ok(self)
     }
 
+    /// As [`Response::checked`]; what cannot be stored is replaced by what says so.
+    pub fn fitted(self, also: &[String]) -> Self {
+        match self.clone().checked(also) {
+            Ok(response) => response,
+            Err(fault) => self.in_place_of(fault, also),
+        }
+    }
+
     /// In place of an answer that came from outside and cannot be stored as it is. What it tells of is
     /// done, so something is stored: its status and headers if they can be, and a body that says so.
     pub fn in_place_of(self, fault: ResponseFault, also: &[String]) -> Self {
@@ -220,6 +228,17 @@ pub struct Told {
     pub external_id: Option<String>,
 }
 
+impl Told {
+    /// What is missing here, of another.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            response: self.response.or(other.response),
+            external_id: self.external_id.or(other.external_id),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -313,10 +332,7 @@ mod tests {
             status in 0_u16..700, name in "[ -~]{0,6}", value in "\\PC{0,6}", body in prop::collection::vec(any::<u8>(), 0..9),
         ) {
             let given = response(status, &[(&name, &value), ("location", "/a")], body);
-            let kept = match given.clone().checked(&[]) {
-                Ok(kept) => kept,
-                Err(fault) => given.in_place_of(fault, &[]),
-            };
+            let kept = given.fitted(&[]);
             prop_assert_eq!(kept.clone().checked(&[]), Ok(kept));
         }
     }
