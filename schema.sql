@@ -58,6 +58,8 @@ CREATE TABLE oncehook.source (
 -- `lane_by`: where its deliveries' lanes are read from, as configured last; a replay reads it.
 -- `on_unknown`: retry, probe or hold, as configured last; who would have a receiver asked again reads it.
 -- `paused_*`: as for a source, by `handlers pause` and `handlers resume`.
+-- `operation_of`: the source whose operation it serves; each of its outcomes has a `response`, kept for
+-- `keep_response` from then on; NULL: as long as the key.
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
@@ -70,6 +72,8 @@ CREATE TABLE oncehook.handler (
   paused_at  timestamptz,
   paused_by  text,
   paused_reason text,
+  operation_of int,
+  keep_response interval,
   CONSTRAINT handler_paused_check CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
 
@@ -88,11 +92,14 @@ CREATE TABLE oncehook.handler_cap (
 
 -- The one place that decides whether an event is new.
 -- Written: by the ingest transaction, INSERT .. ON CONFLICT DO NOTHING, keys in sorted order, so
--- that two batches never deadlock. Never updated, never deleted (keys are kept for ever until
--- retention comes).
+-- that two batches never deadlock. Updated by the renewal of an operation's expired key only, under its
+-- lock. Never deleted (keys are kept for ever until retention comes).
 -- Invariant: (source_id, key) names at most one event, for any number of nodes and copies at once.
 -- `canonical_digest` is over the comparable content under `digest_rule`; later copies are judged
 -- under the rule stored here. NULL: only the raw bytes compare.
+-- `expires_at`: of an operation, when its key may name another intent, which nothing live or uncertain
+-- does; NULL: never. `generation`: the first of its deliveries' effect keys, raised by each renewal above
+-- every one that the intents before had.
 -- Apart from `event`, and by hash: a unique constraint over day partitions could not hold.
 CREATE TABLE oncehook.event_key (
   source_id        int NOT NULL,
@@ -102,6 +109,8 @@ CREATE TABLE oncehook.event_key (
   canonical_digest bytea CHECK (octet_length(canonical_digest) = 32),
   digest_rule      smallint NOT NULL,
   first_seen       timestamptz NOT NULL,
+  generation       smallint NOT NULL DEFAULT 0,
+  expires_at       timestamptz,
   PRIMARY KEY (source_id, key)
 ) PARTITION BY HASH (source_id, key);
 
@@ -113,6 +122,19 @@ BEGIN
                    lpad(n::text, 2, '0'), n);
   END LOOP;
 END $$;
+
+-- Which members of an operation's body honest retries may differ in: numbered, so that a key is judged under the
+-- rule that its first intent came under, whatever is configured since.
+-- Written: at start and reload, under the registry lock, where the list has no number yet. Never changed.
+-- `volatile`: JSON Pointers, sorted. The digest of rule n is over canonical JSON without them.
+CREATE TABLE oncehook.digest_rule (
+  source_id  int NOT NULL,
+  id         smallint NOT NULL CHECK (id > 0),
+  volatile   text[] COLLATE "C" NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (source_id, id),
+  UNIQUE (source_id, volatile)
+);
 
 -- One HTTP request as received, of which at least one item was new.
 -- Written: by the ingest transaction. Never updated. Leaves by partition, which nothing does yet.
@@ -312,7 +334,8 @@ CREATE TABLE oncehook.latest (
 -- uncertain or held. Never updated. Leaves by partition, which nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
 -- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
--- handler says it made. `lease_token`: of the try that ended it; none where no try did.
+-- handler says it made. `external_id`: the id that the outside world gave it. `lease_token`: of the try that
+-- ended it; none where no try did.
 CREATE TABLE oncehook.outcome (
   event_id    uuid NOT NULL,
   handler_id  int NOT NULL,
@@ -325,8 +348,36 @@ CREATE TABLE oncehook.outcome (
   attempts    int NOT NULL,
   finished_at timestamptz NOT NULL,
   lease_token uuid,
+  external_id text,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
+
+-- What the client of an operation is answered, now and at every retry: byte for byte.
+-- Written: with the outcome of each run of an operation, in its transaction. Updated once, by the keeper, which
+-- empties it when `expires_at` has passed; readers go by `expires_at` whether or not that has been done.
+-- Leaves by partition, which nothing does yet.
+-- `headers`: an array of [name, value], names in lower case. `expires_at` NULL: as long as the key names its
+-- event; the renewal of the key sets it.
+CREATE TABLE oncehook.response (
+  event_id   uuid NOT NULL,
+  handler_id int NOT NULL,
+  run        smallint NOT NULL,
+  status     smallint NOT NULL CHECK (status BETWEEN 200 AND 599),
+  headers    jsonb,
+  body       bytea CHECK (octet_length(body) <= 8388608),
+  expires_at timestamptz,
+  purged_at  timestamptz,
+  PRIMARY KEY (event_id, handler_id, run),
+  CONSTRAINT response_purged CHECK ((purged_at IS NULL) = (body IS NOT NULL) AND (headers IS NULL) = (body IS NULL))
+) PARTITION BY RANGE (event_id);
+CREATE INDEX response_expires ON oncehook.response (expires_at) WHERE purged_at IS NULL AND expires_at IS NOT NULL;
+
+DO $$
+BEGIN
+  ALTER TABLE oncehook.response ALTER body SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+  NULL;
+END $$;
 
 -- Tries that failed or were lost, and answers that came after a lost lease.
 -- Written: in the transaction that puts the delivery back, makes it uncertain or ends it. Never
@@ -335,7 +386,8 @@ CREATE TABLE oncehook.outcome (
 -- a definite answer), lost (the lease ended without an answer), evidence (a call's answer whose lease
 -- was gone: kept in any case, and read when the delivery is uncertain).
 -- `in_flight_until`: of a try that made its delivery uncertain: no other may begin before.
--- `answer`, `resource`: of evidence: the result that it stands for, and what was made.
+-- `answer`, `resource`, `external_id`: of evidence: the result that it stands for, and what was made.
+-- `status`, `headers`, `body`: the response that it brings to the client of an operation.
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
 CREATE TABLE oncehook.attempt (
@@ -349,14 +401,19 @@ CREATE TABLE oncehook.attempt (
   error       text,
   in_flight_until timestamptz,
   answer      text COLLATE "C" CHECK (answer IN ('succeeded', 'failed', 'skipped', 'dead')),
-  resource    text
+  resource    text,
+  external_id text,
+  status      smallint,
+  headers     jsonb,
+  body        bytea,
+  CONSTRAINT attempt_response CHECK ((status IS NULL) = (headers IS NULL) AND (status IS NULL) = (body IS NULL))
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);
 
 -- What went otherwise ------------------------------------------------------------------------------
 
 -- Other content under a known key: kept, alerted, never processed.
--- Written: by the ingest transaction, once per digest. Never updated or deleted.
+-- Written: by the ingest transaction, once per digest and event. Never updated or deleted.
 CREATE TABLE oncehook.conflict (
   source_id    int NOT NULL,
   key          text COLLATE "C" NOT NULL,
@@ -366,7 +423,7 @@ CREATE TABLE oncehook.conflict (
   seen_at      timestamptz NOT NULL,
   body         bytea NOT NULL,
   secret_label text COLLATE "C" NOT NULL,
-  PRIMARY KEY (source_id, key, raw_digest)
+  PRIMARY KEY (source_id, key, raw_digest, event_id)
 );
 
 -- A sample of refused requests: at most ten a second per source and reason; the counters are exact.
@@ -484,7 +541,7 @@ DECLARE
 BEGIN
   -- One maker at a time; another node's maker has done the work when the lock is ours.
   PERFORM pg_advisory_xact_lock(hashtext('oncehook.make_partitions'));
-  FOREACH parent IN ARRAY ARRAY['request', 'event', 'outcome', 'receipt', 'attempt'] LOOP
+  FOREACH parent IN ARRAY ARRAY['request', 'event', 'outcome', 'response', 'receipt', 'attempt'] LOOP
     FOR day IN -1 .. days_ahead LOOP
       child := parent || '_' || to_char(today + day, 'YYYYMMDD');
       CONTINUE WHEN to_regclass('oncehook.' || child) IS NOT NULL;
@@ -570,14 +627,86 @@ CREATE FUNCTION oncehook.emit(
   SELECT oncehook.emit_bytes(source, key, type, convert_to(body::text, 'UTF8'), entity, occurred_at, cause);
 $$;
 
+-- What an operation's answer says of the response: `status`, `headers`, one of `body` (JSON), `body_text` and
+-- `body_base64`. All NULL where it says nothing. Raises, for good, what cannot be stored.
+CREATE FUNCTION oncehook.response_of(
+  answer jsonb, OUT status int, OUT headers jsonb, OUT body bytea, OUT external_id text
+) LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+  bodies int;
+  media text;
+BEGIN
+  IF answer IS NULL OR jsonb_typeof(answer) <> 'object' THEN
+    RETURN;
+  END IF;
+  IF jsonb_typeof(answer -> 'external_id') IN ('string', 'number') THEN
+    external_id := answer ->> 'external_id';
+  END IF;
+  bodies := (answer ? 'body')::int + (answer ? 'body_text')::int + (answer ? 'body_base64')::int;
+  IF bodies = 0 AND NOT answer ? 'status' AND NOT answer ? 'headers' THEN
+    RETURN;
+  END IF;
+  IF bodies > 1 THEN
+    RAISE EXCEPTION 'the answer has more than one of body, body_text and body_base64' USING ERRCODE = 'OH001';
+  END IF;
+  IF NOT answer ? 'status' THEN
+    status := CASE WHEN answer ->> 'result' = 'failed' THEN 422 ELSE 200 END;
+  ELSIF jsonb_typeof(answer -> 'status') = 'number' AND answer ->> 'status' ~ '^[2-5][0-9][0-9]$' THEN
+    status := (answer ->> 'status')::int;
+  ELSE
+    RAISE EXCEPTION 'the answer''s status is not one of 200 to 599' USING ERRCODE = 'OH001';
+  END IF;
+  headers := coalesce(answer -> 'headers', '{}');
+  IF jsonb_typeof(headers) <> 'object' OR EXISTS (
+    SELECT FROM jsonb_each(headers) h
+     WHERE h.key !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,200}$' OR jsonb_typeof(h.value) <> 'string'
+        OR h.value #>> '{}' !~ '^([!-~]([ -~]{0,8000}[!-~])?)?$') THEN
+    RAISE EXCEPTION 'a header of the answer is not one that HTTP can carry' USING ERRCODE = 'OH001';
+  END IF;
+  SELECT coalesce(jsonb_agg(jsonb_build_array(lower(h.key), h.value) ORDER BY lower(h.key)), '[]') INTO headers
+    FROM jsonb_each(headers) h;
+  body := '';
+  IF answer ? 'body' THEN
+    body := convert_to((answer -> 'body')::text, 'UTF8');
+    media := 'application/json';
+  ELSIF answer ? 'body_text' THEN
+    IF jsonb_typeof(answer -> 'body_text') <> 'string' THEN
+      RAISE EXCEPTION 'the answer''s body_text is no text' USING ERRCODE = 'OH001';
+    END IF;
+    body := convert_to(answer ->> 'body_text', 'UTF8');
+    media := 'text/plain; charset=utf-8';
+  ELSIF answer ? 'body_base64' THEN
+    BEGIN
+      body := decode(answer ->> 'body_base64', 'base64');
+    EXCEPTION WHEN data_exception THEN
+      body := NULL;
+    END;
+    IF body IS NULL THEN
+      RAISE EXCEPTION 'the answer''s body_base64 is not base64' USING ERRCODE = 'OH001';
+    END IF;
+    media := 'application/octet-stream';
+  END IF;
+  IF octet_length(body) > 8388608 THEN
+    RAISE EXCEPTION 'the answer''s body is longer than 8 MiB' USING ERRCODE = 'OH001';
+  END IF;
+  IF status IN (204, 205, 304) AND body <> '' THEN
+    RAISE EXCEPTION 'an answer of this status has no body' USING ERRCODE = 'OH001';
+  END IF;
+  IF media IS NOT NULL AND NOT EXISTS (SELECT FROM jsonb_array_elements(headers) h WHERE h ->> 0 = 'content-type') THEN
+    headers := headers || jsonb_build_array(jsonb_build_array('content-type', media));
+  END IF;
+END $$;
+
 -- Runs a `sql` handler over the locked deliveries of a settle batch, each in a block of its own,
 -- until `budget` of handler time is spent. Returns one row per delivery it ran. An ordinary
 -- exception is that delivery's verdict; deadlocks, serialization failures, lock time-outs and
 -- cancellation end the whole batch.
+-- `responds`: it serves an operation, so what its answer says of the response is read too.
 CREATE FUNCTION oncehook.run_sql_handler(
   call text, answers_json bool, events uuid[], runs smallint[], attempts int[], effect_keys text[], source_names text[],
-  budget interval,
-  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text
+  budget interval, responds bool DEFAULT false,
+  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text,
+  OUT status int, OUT headers jsonb, OUT body bytea, OUT external_id text
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
   began timestamptz := clock_timestamp();
@@ -599,6 +728,7 @@ DECLARE
   table_name text;
   column_name text;
   constraint_name text;
+  response_bytes bigint := 0;
 BEGIN
   -- The plan must not depend on how small the tables were when they were last counted.
   SET LOCAL enable_seqscan = off;
@@ -608,6 +738,7 @@ BEGIN
     FETCH stored INTO item;
     EXIT WHEN NOT FOUND;
     no := item.at; answer := NULL; code := NULL; message := NULL; object_name := NULL; line := NULL;
+    status := NULL; headers := NULL; body := NULL; external_id := NULL;
     IF item.id IS NULL THEN
       code := 'OH404'; message := 'payload-expired';
       RETURN NEXT;
@@ -625,6 +756,15 @@ BEGIN
       ELSE
         EXECUTE 'SELECT ' || call || '($1)' USING event;
       END IF;
+      IF responds THEN
+        IF current_user <> own_role OR session_user <> own_session THEN
+          RESET SESSION AUTHORIZATION;
+          RESET ROLE;
+        END IF;
+        -- In the block: the effect of what cannot be stored is undone.
+        SELECT r.status, r.headers, r.body, r.external_id INTO status, headers, body, external_id
+          FROM oncehook.response_of(answer) r;
+      END IF;
       SET CONSTRAINTS ALL IMMEDIATE;
     EXCEPTION WHEN SQLSTATE 'OHRET' THEN
       NULL;
@@ -635,6 +775,7 @@ BEGIN
       GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
         column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
       answer := NULL;
+      status := NULL; headers := NULL; body := NULL; external_id := NULL;
       code := SQLSTATE;
       message := SQLERRM;
       object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
@@ -648,7 +789,9 @@ BEGIN
       RESET ROLE;
     END IF;
     RETURN NEXT;
-    EXIT WHEN clock_timestamp() - began > budget;
+    -- Responses are kept in memory until the batch is written.
+    response_bytes := response_bytes + coalesce(octet_length(body), 0);
+    EXIT WHEN clock_timestamp() - began > budget OR response_bytes > 8388608;
   END LOOP;
   CLOSE stored;
 END $$;
