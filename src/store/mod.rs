@@ -5,6 +5,7 @@
 //! lives across a network call.
 
 pub(crate) mod audit;
+pub(crate) mod operation_gauges;
 pub mod bulk;
 pub(crate) mod cap;
 pub(crate) mod connection;
