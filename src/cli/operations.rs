@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::config::units;
-use crate::domain::ClientName;
-use crate::domain::operation::{IdempotencyKey, safe_key};
+use crate::domain::operation::{IdempotencyKey, Listed, State, safe_key};
+use crate::domain::{ClientName, EventKey};
 use crate::http::{Answered, Status};
-use crate::store::OperationFilter;
+use crate::store::{OperationFilter, Store, StoreError};
 use crate::telemetry::clean;
 
 use super::context::Context;
@@ -75,8 +75,8 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         } => {
             let filter = OperationFilter {
                 operation,
-                state,
-                older_than,
+                state: state.as_deref().and_then(State::named),
+                created_before: older_than.and_then(|age| Timestamp::now().checked_sub(age).ok()),
                 before,
                 limit,
             };
@@ -151,7 +151,7 @@ async fn show(
         let key = key
             .event_key(client)
             .map_err(|error| Failure::usage(error.to_string()))?;
-        store.operation_by_key(operation, &key).await?
+        by_key(&store, operation, key).await?
     };
     let Some(found) = found else {
         return Err(Failure::no("there is no such operation").hint(format!(
@@ -168,6 +168,25 @@ async fn show(
         context.printer.line(line)?;
     }
     Ok(())
+}
+
+/// The operation under a key, whether or not it is configured here.
+async fn by_key(
+    store: &Store,
+    operation: &str,
+    key: EventKey,
+) -> Result<Option<Listed>, StoreError> {
+    let found = match store.find(operation, key.as_str()).await {
+        Ok(found) if found.key == key => found,
+        Ok(_) | Err(StoreError::NotFound(_) | StoreError::Refused(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let records = store.operations(&[(found.source_id, &key)]).await?;
+    Ok(records.into_iter().flatten().next().map(|record| Listed {
+        operation: operation.to_owned(),
+        key,
+        record,
+    }))
 }
 
 /// The page for people.

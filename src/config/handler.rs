@@ -40,14 +40,14 @@ pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> 
     for mut section in root.list("handler", "[[handler]]") {
         let name = name(&mut section, "handler", &mut names);
         let events = events(&section);
-        let handler = read(&section, name, events, vault, now);
+        let handler = read(&section, name, events, None, vault, now);
         section.finish();
         handlers.extend(handler);
     }
     handlers
 }
 
-/// The handler of an operation: it takes the events of the source of its own name.
+/// The handler of an operation: it takes no events, the engine leads the operation's to it.
 pub(super) fn of_operation(
     section: &Section<'_>,
     name: Option<String>,
@@ -55,19 +55,14 @@ pub(super) fn of_operation(
     vault: Vault<'_>,
     now: Timestamp,
 ) -> Option<HandlerSpec> {
-    let own = name.as_ref().map(|name| format!("{name}:*"));
-    let events = own.and_then(|own| Pattern::parse(&own).ok());
-    let spec = read(section, name, events.map(|own| vec![own]), vault, now)?;
-    Some(HandlerSpec {
-        operation: Some(operation),
-        ..spec
-    })
+    read(section, name, Some(Vec::new()), Some(operation), vault, now)
 }
 
 fn read(
     section: &Section<'_>,
     name: Option<String>,
     events: Option<Vec<Pattern>>,
+    operation: Option<OperationSpec>,
     vault: Vault<'_>,
     now: Timestamp,
 ) -> Option<HandlerSpec> {
@@ -134,7 +129,7 @@ fn read(
         breaker,
         retry_share,
         probes,
-        operation: None,
+        operation,
     };
     let said = Said {
         lane_on_dead: section.has("lane_on_dead"),

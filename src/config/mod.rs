@@ -113,11 +113,9 @@ impl Config {
         }
     }
 
-    /// The sources without what only the command line needs, and those of operations.
+    /// The sources without what only the command line needs; the engine makes those of operations.
     pub fn plain_sources(&self) -> Vec<Source> {
-        let configured = self.sources.iter().map(|s| s.source.clone());
-        let of_operations = self.operations.iter().filter_map(HandlerSpec::own_source);
-        configured.chain(of_operations).collect()
+        self.sources.iter().map(|s| s.source.clone()).collect()
     }
 
     /// The handlers, and those that do operations.

@@ -13,6 +13,9 @@ use super::section::Section;
 use super::source::{SourceSettings, name};
 use super::units;
 
+/// Connections between client and node are cut before long.
+const WAIT_MAX: Duration = Duration::from_mins(10);
+
 /// Reads every `[[operation]]`: the handlers that do them. Their sources are named after them.
 pub(super) fn read_all(
     root: &Section<'_>,
@@ -53,21 +56,13 @@ fn read(section: &Section<'_>) -> OperationSpec {
         &["events"],
         "belongs to [[handler]]: an operation takes the requests to /v1/operations/{name}",
     );
-    section.refuse(
-        &["apply_if_newer"],
-        "belongs to [[handler]]: every intent of an operation is carried out, whatever came after it",
-    );
-    section.refuse(
-        &["lane", "lane_on_dead", "lane_on_uncertain"],
-        "belongs to [[handler]]: each client waits for its own answer, none for another's",
-    );
     let defaults = OperationSpec::default();
     let texts = |key| {
         let written = section.texts(key).unwrap_or_default();
         written.into_iter().map(|(text, _)| text)
     };
     let spec = OperationSpec {
-        volatile: texts("ignore").map(str::to_owned).collect(),
+        volatile: texts("volatile").map(str::to_owned).collect(),
         wait: section.duration("wait").unwrap_or(defaults.wait),
         wait_max: section.duration("wait_max").unwrap_or(defaults.wait_max),
         profile: section
@@ -86,8 +81,11 @@ fn read(section: &Section<'_>) -> OperationSpec {
         keep_key: kept(section, "keep_key").unwrap_or(defaults.keep_key),
         keep_response: kept(section, "keep_response").unwrap_or(defaults.keep_response),
     };
-    for fault in spec.faults() {
-        section.error(fault.setting(), fault.to_string());
+    if spec.wait_max > WAIT_MAX {
+        section.error(
+            "wait_max",
+            "`wait_max` must not be longer than 10m: connections are cut before that",
+        );
     }
     spec
 }

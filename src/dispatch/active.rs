@@ -62,6 +62,8 @@ pub(crate) struct Active {
     pub(crate) sources: HashMap<String, (i32, Arc<Source>)>,
     pub(crate) handlers: BTreeMap<i32, Arc<ActiveHandler>>,
     pub(crate) routes: Routes,
+    /// Sources of operations, each with its handler, which alone gets its events.
+    pub(crate) operations: HashMap<i32, i32>,
 }
 
 /// Current and first name of a source.

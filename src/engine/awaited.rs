@@ -270,7 +270,7 @@ async fn look(store: Store, awaited: Arc<Awaited>) {
         let events = awaited.events(all);
         let (mut failed, began) = (false, Instant::now());
         for events in events.chunks(LOOK_EVENTS) {
-            match store.ended(events).await {
+            match store.operations_ended(events).await {
                 Ok(ended) => {
                     let mut waiting = awaited.lock();
                     for event in ended {

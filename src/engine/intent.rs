@@ -1,27 +1,17 @@
-//! Operations: from a request to its record.
+//! One intent: reserved, begun again, waited for, read.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::dispatch::ActiveHandler;
 use crate::domain::EventKey;
-use crate::domain::operation::{IdempotencyKey, OperationSpec, Record, Seen};
+use crate::domain::operation::{IdempotencyKey, Record, Seen};
 use crate::ingest::{Fate, Origin, StoredRequest, Submission, Unavailable};
-use crate::provider::operation as preset;
 use crate::store::StoreError;
 
 use super::awaited::Waited;
-use super::{ActiveSource, Engine};
-
-/// An operation with what does it.
-#[derive(Debug, Clone)]
-pub struct ActiveOperation {
-    source: ActiveSource,
-    handler: Arc<ActiveHandler>,
-    spec: OperationSpec,
-}
+use super::{ActiveOperation, Engine};
 
 /// What the reservation of a key found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,37 +27,9 @@ impl ActiveOperation {
     pub fn name(&self) -> &str {
         &self.source.source.name
     }
-
-    /// Registry id of its source.
-    pub fn source_id(&self) -> i32 {
-        self.source.id
-    }
-
-    /// How it is run.
-    pub fn spec(&self) -> &OperationSpec {
-        &self.spec
-    }
 }
 
 impl Engine {
-    /// The operation of this name.
-    pub fn operation(&self, name: &str) -> Option<ActiveOperation> {
-        let active = self.0.registry.current();
-        let handler = active
-            .handlers
-            .values()
-            .find(|handler| handler.spec.name == name && handler.spec.operation.is_some())?;
-        let handler = Arc::clone(handler);
-        let spec = handler.spec.operation.clone()?;
-        let (id, source) = active.sources.get(name).cloned()?;
-        let source = ActiveSource { id, source, active };
-        Some(ActiveOperation {
-            source,
-            handler,
-            spec,
-        })
-    }
-
     /// Reserves the key for this intent, unless it names one. Dropping the future stops nothing.
     ///
     /// # Errors
@@ -83,7 +45,7 @@ impl Engine {
         let source = &operation.source;
         let none = Unavailable { reason: "no_key" };
         let key = key.event_key(client).map_err(|_| none)?;
-        let item = preset::item(source.source.provider.as_ref(), key, &request.body);
+        let item = operation.item(key, &request.body);
         let submission = Submission {
             source_id: source.id,
             source: Arc::clone(&source.source),
@@ -131,8 +93,8 @@ impl Engine {
         event: Uuid,
         run: i16,
     ) -> Result<bool, StoreError> {
-        let handler = &operation.handler;
-        let begun = self.0.store.run_again(event, run, handler.id).await?;
+        let begun = self.0.store.run_again(event, run, operation.handler);
+        let begun = begun.await?;
         if begun {
             self.0.wake.work();
         }

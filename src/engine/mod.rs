@@ -3,6 +3,7 @@
 mod awaited;
 mod background;
 mod intent;
+mod operations;
 mod refusals;
 #[doc(hidden)]
 pub mod turns;
@@ -23,7 +24,7 @@ use crate::dispatch::{
 use crate::domain::{Digest, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
 use crate::ingest::{Ingest, IngestConfig, Receipt, Report, Submission, Unavailable, routes_of};
-use crate::provider::{self, Provider, SettingError, Source};
+use crate::provider::{self, Provider, SettingError, Source, internal};
 use crate::store::ledger::OtherDatabase;
 use crate::store::registry::{Name, SqlFunction};
 use crate::store::transaction::is_connection_error;
@@ -32,6 +33,7 @@ use crate::telemetry;
 
 pub use awaited::Waited;
 pub use intent::Reserved;
+pub use operations::ActiveOperation;
 
 use awaited::Awaited;
 use refusals::Refusals;
@@ -250,7 +252,8 @@ impl Engine {
         mut submission: Submission,
     ) -> Result<Receipt, Unavailable> {
         let name = submission.source.name.clone();
-        submission.routes = routes_of(&from.active.routes, &submission);
+        let only = from.active.operations.get(&from.id).copied();
+        submission.routes = routes_of(&from.active.routes, &submission, only);
         for item in &mut submission.items {
             without_nul(&mut item.provider_id);
             without_nul(&mut item.event_type);
@@ -369,7 +372,7 @@ fn without_nul(text: &mut Option<String>) {
 /// What the relay of emitted events needs of the current set.
 fn internals(active: &Active) -> Internals {
     let internal = |(id, source): &(i32, Arc<Source>)| {
-        (!source.provider.receives_requests()).then(|| (*id, Arc::clone(source)))
+        (source.provider.name() == internal::NAME).then(|| (*id, Arc::clone(source)))
     };
     Internals {
         sources: active.sources.values().filter_map(internal).collect(),
@@ -381,7 +384,7 @@ fn internals(active: &Active) -> Internals {
 async fn activate(
     store: &Store,
     http: &reqwest::Client,
-    sources: Vec<Source>,
+    mut sources: Vec<Source>,
     handlers: Vec<HandlerSpec>,
 ) -> Result<Active, EngineError> {
     let signer: Arc<dyn Provider> =
@@ -389,6 +392,17 @@ async fn activate(
     if let Some((handler, problem)) = rules::of_all(&handlers, signer.as_ref()) {
         return Err(EngineError::Handler { handler, problem });
     }
+    let (made, operations) = operations::of(&handlers, sources.len());
+    if let Some(taken) = made
+        .iter()
+        .find(|one| sources.iter().any(|s| s.name == one.name))
+    {
+        return Err(EngineError::Handler {
+            handler: taken.name.clone(),
+            problem: SpecError::NameTaken,
+        });
+    }
+    sources.extend(made);
     // Side by side: however many of their hosts do not answer, the start waits for one time-out.
     let reached = join_all(handlers.iter().map(reach)).await;
     let mut found = Vec::with_capacity(handlers.len());
@@ -419,7 +433,18 @@ async fn activate(
             on_unknown: Some(h.kind.on_unknown().as_str()),
         })
         .collect();
-    let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
+    let (source_ids, handler_ids, rules) = store
+        .register(&source_names, &handler_names, &operations)
+        .await?;
+    operations::with_rules(&mut sources, &operations, rules);
+    let serving = operations.iter().filter_map(|operation| {
+        let (source, handler) = (
+            source_ids.get(operation.source)?,
+            handler_ids.get(operation.handler)?,
+        );
+        Some((source.id, handler.id))
+    });
+    let serving = serving.collect();
 
     let routes = Routes::new(handlers.iter().zip(&handler_ids).map(|(spec, row)| {
         let taking = Taking {
@@ -453,6 +478,7 @@ async fn activate(
         sources,
         handlers,
         routes,
+        operations: serving,
     })
 }
 

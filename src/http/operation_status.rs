@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::domain::operation::{IdempotencyKey, Listed, Record, Response, Stored};
+use crate::domain::operation::{IdempotencyKey, Listed, Record, Response, State, Stored};
 use crate::domain::{Caller, Role};
 use crate::engine::Engine;
 use crate::store::OperationFilter;
@@ -25,7 +25,6 @@ use super::problem::Problem;
 
 const LIMIT_DEFAULT: u16 = 50;
 const LIMIT_MAX: u16 = 500;
-const STATES: [&str; 4] = ["processing", "uncertain", "completed", "failed"];
 
 /// An operation as it is told.
 #[derive(Debug, Clone, Serialize)]
@@ -323,13 +322,16 @@ fn filter(query: &str) -> Result<OperationFilter, Problem> {
     for (name, value) in pairs(query)? {
         match name.as_str() {
             "operation" => filter.operation = Some(value),
-            "state" if STATES.contains(&value.as_str()) => filter.state = Some(value),
             "state" => {
-                return Err(invalid(
-                    "state is one of processing, uncertain, completed, failed.",
-                ));
+                let state = State::named(&value).ok_or_else(|| {
+                    invalid("state is one of processing, uncertain, completed, failed.")
+                })?;
+                filter.state = Some(state);
             }
-            "older_than" => filter.older_than = Some(age(&value)?),
+            "older_than" => {
+                let age = age(&value)?;
+                filter.created_before = Timestamp::now().checked_sub(age).ok();
+            }
             "before" => {
                 let before = value.parse().map_err(|_| {
                     invalid("before is the `next` of an earlier page, an operation's id.")
@@ -415,8 +417,9 @@ mod tests {
     fn a_filter_is_read_and_what_is_not_understood_refused() {
         let read = filter("operation=pay&state=uncertain&older_than=10m&limit=7").unwrap();
         assert_eq!(read.operation.as_deref(), Some("pay"));
-        assert_eq!(read.state.as_deref(), Some("uncertain"));
-        assert_eq!(read.older_than, Some(Duration::from_mins(10)));
+        assert_eq!(read.state, Some(State::Uncertain));
+        let ago = Timestamp::now().duration_since(read.created_before.unwrap());
+        assert!((600..660).contains(&ago.as_secs()));
         assert_eq!(read.limit, 7);
         for wrong in [
             "state=done",

@@ -178,7 +178,7 @@ impl Visit<'_> {
         .await
         .map_err(|stopped| Refused::with(events::stopped_answer(stopped.cause)))?;
         shape(&body.bytes).map_err(|problem| Refused::because(&problem))?;
-        let patience = Preferences::of_fields(fields(request, PREFER)).at(self.operation.spec());
+        let patience = Preferences::of_fields(fields(request, PREFER)).at(&self.operation.spec);
         let stored = self.stored(request, body);
         let reserved = self
             .engine
@@ -234,7 +234,7 @@ impl Visit<'_> {
             let action = if std::mem::take(&mut unread) {
                 Action::Wait
             } else {
-                decide(&asked, record.as_ref(), self.operation.spec())
+                decide(&asked, record.as_ref(), &self.operation.spec)
             };
             match action {
                 Action::Say(saying) => return self.say(intent, saying, record),
@@ -272,7 +272,7 @@ impl Visit<'_> {
         let answer = match (saying, record) {
             (Saying::Mismatch, _) => {
                 telemetry::operation_conflict(self.operation.name());
-                mismatch(self.operation.spec().profile).response()
+                mismatch(self.operation.spec.profile).response()
             }
             (Saying::InProgress, record) => {
                 let mut answer = IN_PROGRESS.response();

@@ -5,7 +5,6 @@
 //! lives across a network call.
 
 pub(crate) mod audit;
-pub(crate) mod operation_gauges;
 pub mod bulk;
 pub(crate) mod cap;
 pub(crate) mod connection;
@@ -22,6 +21,8 @@ pub mod ledger;
 pub(crate) mod locked;
 pub mod migrate;
 mod names;
+pub(crate) mod operation;
+pub(crate) mod operation_gauges;
 pub(crate) mod outbox;
 mod pooling;
 pub mod query;
@@ -46,6 +47,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
 pub use error::StoreError;
+pub use operation::OperationFilter;
 pub use replay::ReplayRequest;
 pub use resolve::{Resolution, ResolveRequest};
 pub use settings::Settings;
@@ -62,6 +64,8 @@ use names::Names;
 const INGEST_CONNECTIONS: usize = 3;
 /// Connections for replays, registry and house-keeping.
 const ADMIN_CONNECTIONS: usize = 4;
+/// Connections for what clients of operations wait for.
+const WAITING_CONNECTIONS: usize = 2;
 /// Connections for what people ask.
 const QUERY_CONNECTIONS: usize = 3;
 
@@ -85,6 +89,8 @@ struct Pools {
     admin: Pool,
     /// Apart from house-keeping: what people ask may be slow.
     queries: Pool,
+    /// Apart from both: lists never keep those waiting who ask how their operation ended.
+    waiting: Pool,
 }
 
 impl Store {
@@ -106,6 +112,7 @@ impl Store {
             dispatch: pool(dispatch_connections + 1, Some(&names))?,
             admin: pool(ADMIN_CONNECTIONS, None)?,
             queries: pool(QUERY_CONNECTIONS, None)?,
+            waiting: pool(WAITING_CONNECTIONS, None)?,
             names,
             lanes: Pending::default(),
             pooling_fits: OnceCell::new(),
@@ -124,6 +131,10 @@ impl Store {
 
     pub(crate) async fn queries(&self) -> Result<Lent, StoreError> {
         self.0.queries.get().await
+    }
+
+    pub(crate) async fn waiting(&self) -> Result<Lent, StoreError> {
+        self.0.waiting.get().await
     }
 
     pub(crate) async fn admin(&self) -> Result<Lent, StoreError> {

@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use super::connection::Connection;
+use super::operation::{self, NewOperation, Rules};
 use super::transaction::{Limits, Transaction, is_stale_session};
 use super::{Store, StoreError, audit};
 
@@ -43,12 +44,13 @@ pub(crate) struct SqlFunction {
 }
 
 impl Store {
-    /// Registers sources and handlers in one transaction: all names or none.
+    /// Registers sources, handlers and operations in one transaction: all or none.
     pub(crate) async fn register(
         &self,
         sources: &[Name<'_>],
         handlers: &[Name<'_>],
-    ) -> Result<(Vec<Registered>, Vec<Registered>), StoreError> {
+        operations: &[NewOperation],
+    ) -> Result<(Vec<Registered>, Vec<Registered>, Vec<Rules>), StoreError> {
         let connection = self.admin().await?;
         // Nodes that start at once wait for one another.
         let limits = Limits {
@@ -67,12 +69,14 @@ impl Store {
                 .await?;
             let sources = register_sources(&transaction, sources).await?;
             let handlers = register_handlers(&transaction, handlers).await?;
-            Ok((sources, handlers))
+            let names = (sources.as_slice(), handlers.as_slice());
+            let rules = operation::register(&transaction, operations, names).await?;
+            Ok((sources, handlers, rules))
         }
         .await;
-        let (sources, handlers) = transaction.end(done).await?;
+        let (sources, handlers, rules) = transaction.end(done).await?;
         self.0.names.add(&sources, &handlers);
-        Ok((sources, handlers))
+        Ok((sources, handlers, rules))
     }
 
     /// Whether the server behind a connection of administration, which new names are registered by

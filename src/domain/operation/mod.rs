@@ -13,11 +13,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{DecidedBy, Ending};
+use super::{DecidedBy, Ending, EventKey};
 
 pub use key::{IdempotencyKey, KeyFault, safe_key};
 pub use prefer::{Patience, Preferences};
-pub use response::{BODY_MAX, Response, ResponseFault};
+pub use response::{BODY_MAX, HEADERS, Response, ResponseFault, Told, may_be_listed};
 pub use table::{Action, Asked, Saying, Seen, decide};
 
 /// What an operation's configuration says beyond that of its handler.
@@ -39,6 +39,22 @@ pub struct OperationSpec {
     pub keep_key: Option<Duration>,
     /// How long its stored response is replayed, from the outcome on; `None`: as long as the key.
     pub keep_response: Option<Duration>,
+}
+
+impl Default for OperationSpec {
+    /// Waits 5 s, 60 at most; keeps the key for 30 days and the answer as long.
+    fn default() -> Self {
+        Self {
+            volatile: Vec::new(),
+            wait: Duration::from_secs(5),
+            wait_max: Duration::from_mins(1),
+            profile: Profile::default(),
+            on_failure: OnFailure::default(),
+            headers: Vec::new(),
+            keep_key: Some(Duration::from_hours(24 * 30)),
+            keep_response: None,
+        }
+    }
 }
 
 /// How the contract speaks.
@@ -75,6 +91,18 @@ pub enum State {
 }
 
 impl State {
+    /// The state of this word.
+    pub fn named(word: &str) -> Option<Self> {
+        [
+            Self::Processing,
+            Self::Uncertain,
+            Self::Completed,
+            Self::Failed,
+        ]
+        .into_iter()
+        .find(|state| state.as_str() == word)
+    }
+
     /// The word used in answers and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -141,6 +169,17 @@ pub struct Record {
     pub expires_at: Option<Timestamp>,
     /// When somebody looks next: the next try, or the next probe. `None`: nobody will by himself.
     pub next_check_at: Option<Timestamp>,
+}
+
+/// One of a list of operations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The operation's name.
+    pub operation: String,
+    /// `client:key`.
+    pub key: EventKey,
+    /// As it is stored, without the bytes of its answer: [`Stored::Nothing`] whether there is one or not.
+    pub record: Record,
 }
 
 #[cfg(test)]
