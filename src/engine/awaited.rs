@@ -166,9 +166,21 @@ impl Awaited {
         }
     }
 
-    /// Something has ended: those who wait for it are released by the next look.
-    pub(super) fn tell(&self) {
-        self.tidings.store(true, Ordering::Release);
+    /// This event has ended, or some have: those who wait for them are released by the next look.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "a settle tells of outcomes once it writes answers"
+        )
+    )]
+    pub(super) fn tell(&self, event: Option<Uuid>) {
+        match event {
+            Some(event) => {
+                self.lock().fresh.insert(event);
+            }
+            None => self.tidings.store(true, Ordering::Release),
+        }
         self.told.notify_one();
     }
 
@@ -389,6 +401,10 @@ mod tests {
         fresh.sort_unstable();
         assert_eq!(fresh, [one, other]);
         assert!(desk.events(false).is_empty(), "each is fresh once");
+        desk.tell(Some(one));
+        assert_eq!(desk.events(false), [one], "it is looked for at once");
+        desk.tell(Some(Uuid::from_u128(3)));
+        assert!(desk.events(false).is_empty(), "nobody waits for it");
         desk.lock().release(one, &Waited::Ended);
         assert_eq!((first.await, second.await), (Waited::Ended, Waited::Ended));
         assert!(futures_util::poll!(&mut third).is_pending());
