@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::dispatch::rules::{self, LEASE_BEYOND_TIMEOUT, Said};
 use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, RETRY_SHARE, SpecError};
+use crate::domain::operation::OperationSpec;
 use crate::domain::{
     Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
 };
@@ -38,16 +39,30 @@ pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> 
     let mut handlers = Vec::new();
     for mut section in root.list("handler", "[[handler]]") {
         let name = name(&mut section, "handler", &mut names);
-        let handler = read(&section, name, vault, now);
+        let events = events(&section);
+        let handler = read(&section, name, events, None, vault, now);
         section.finish();
         handlers.extend(handler);
     }
     handlers
 }
 
+/// The handler of an operation: it takes no events, the engine leads the operation's to it.
+pub(super) fn of_operation(
+    section: &Section<'_>,
+    name: Option<String>,
+    operation: OperationSpec,
+    vault: Vault<'_>,
+    now: Timestamp,
+) -> Option<HandlerSpec> {
+    read(section, name, Some(Vec::new()), Some(operation), vault, now)
+}
+
 fn read(
     section: &Section<'_>,
     name: Option<String>,
+    events: Option<Vec<Pattern>>,
+    operation: Option<OperationSpec>,
     vault: Vault<'_>,
     now: Timestamp,
 ) -> Option<HandlerSpec> {
@@ -59,7 +74,6 @@ fn read(
             Kind::Sql if section.has("database") => Kind::SqlElsewhere,
             kind => kind,
         });
-    let events = events(section);
     let timeout = section.positive("timeout");
     let lease = section.positive("lease");
     let lane = lane(section);
@@ -115,7 +129,7 @@ fn read(
         breaker,
         retry_share,
         probes,
-        operation: None,
+        operation,
     };
     let said = Said {
         lane_on_dead: section.has("lane_on_dead"),

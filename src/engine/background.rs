@@ -165,7 +165,32 @@ pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
             }
             Err(error) => tracing::warn!(error = %error, "gauges not read"),
         }
+        measure_operations(&store, &registry).await;
         tokio::time::sleep(GAUGE_INTERVAL).await;
+    }
+}
+
+/// What is open of each operation; zero where nothing is.
+async fn measure_operations(store: &Store, registry: &Registry) {
+    let active = registry.current();
+    let of_operations = active.handlers.values();
+    let of_operations = of_operations.filter(|handler| handler.spec.operation.is_some());
+    let names: Vec<(i32, &str)> = of_operations
+        .map(|handler| (handler.id, handler.spec.name.as_str()))
+        .collect();
+    if names.is_empty() {
+        return;
+    }
+    let ids: Vec<i32> = names.iter().map(|(id, _)| *id).collect();
+    match store.operation_gauges(&ids).await {
+        Ok(read) => {
+            for (id, name) in names {
+                let found = read.iter().find(|(handler, _)| *handler == id);
+                let gauges = found.map(|(_, gauges)| *gauges).unwrap_or_default();
+                telemetry::operation_gauges(name, &gauges);
+            }
+        }
+        Err(error) => tracing::warn!(error = %error, "gauges of operations not read"),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The parts put together, for `serve` and for your own application.
 
+mod awaited;
 mod background;
+mod intent;
 mod operations;
 mod refusals;
 #[doc(hidden)]
@@ -29,7 +31,11 @@ use crate::store::transaction::is_connection_error;
 use crate::store::{Store, StoreError, Wake};
 use crate::telemetry;
 
+pub use awaited::Waited;
+pub use intent::Reserved;
 pub use operations::ActiveOperation;
+
+use awaited::Awaited;
 use refusals::Refusals;
 
 /// How long a good answer of the readiness probe holds.
@@ -52,6 +58,9 @@ pub struct EngineConfig {
     pub ingest: IngestConfig,
     /// The dispatcher; `None` for a node that only receives.
     pub dispatch: Option<DispatchConfig>,
+    /// Clients of operations that may wait on this node at once; further ones are answered 202. `None`:
+    /// 10,000.
+    pub waiting: Option<usize>,
 }
 
 /// A source with its registry id.
@@ -124,6 +133,7 @@ struct Inner {
     registry: Arc<Registry>,
     flow: Arc<Flow>,
     wake: Arc<Wake>,
+    awaited: Arc<Awaited>,
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
@@ -168,6 +178,8 @@ impl Engine {
             Arc::clone(&stored),
         );
         let refusals = Refusals::start(store.clone());
+        let most = config.waiting.unwrap_or(awaited::WAITING_MAX);
+        let (awaited, for_waiting) = Awaited::start(&store, most);
         let mut background = vec![
             tokio::spawn(relay),
             tokio::spawn(background::keep(store.clone())),
@@ -180,6 +192,7 @@ impl Engine {
                 Arc::clone(&wake),
             )),
         ];
+        background.extend(for_waiting);
         if dispatcher.is_some() {
             let replay = background::replay(store.clone(), Arc::clone(&registry), stored);
             background.push(tokio::spawn(replay));
@@ -190,6 +203,7 @@ impl Engine {
             registry,
             flow,
             wake,
+            awaited,
             ingest,
             refusals,
             draining: AtomicBool::new(false),
@@ -294,6 +308,7 @@ impl Engine {
     /// time, writes what is still queued.
     pub async fn shutdown(&self) {
         self.drain();
+        self.release_waiting();
         if let Some(dispatcher) = self.0.dispatcher.lock().await.take() {
             dispatcher.stop().await;
         }

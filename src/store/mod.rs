@@ -22,6 +22,7 @@ pub(crate) mod locked;
 pub mod migrate;
 mod names;
 pub(crate) mod operation;
+pub(crate) mod operation_gauges;
 pub(crate) mod outbox;
 mod pooling;
 pub mod query;

@@ -12,6 +12,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::domain::{Ending, Refusal};
 
+use super::operations;
+
 /// Events stored for the first time, by source.
 pub const ACCEPTED: &str = "oncehook_events_accepted_total";
 /// Events known already with the same content, by source.
@@ -286,7 +288,7 @@ pub fn gauges(read: &Gauges) {
 
 /// Counts above 2^53 lose their last digits, which no gauge needs.
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-fn as_f64(n: u64) -> f64 {
+pub(super) fn as_f64(n: u64) -> f64 {
     n as f64
 }
 
@@ -315,6 +317,10 @@ fn buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
         .set_buckets_for_metric(Matcher::Full(COMMIT_SECONDS.to_owned()), &SECONDS)
         .and_then(|b| {
             b.set_buckets_for_metric(Matcher::Full(RESPONSE_SECONDS.to_owned()), &SECONDS)
+        })
+        .and_then(|b| {
+            let name = operations::OPERATION_SECONDS.to_owned();
+            b.set_buckets_for_metric(Matcher::Full(name), &operations::SECONDS)
         })
         .and_then(|b| b.set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), &REQUESTS))
         .unwrap_or_else(|_| PrometheusBuilder::new())
@@ -418,6 +424,7 @@ fn describe() {
         "Repetitions that the retry budget put off"
     );
     describe_counter!(CAPPED, "Claims that a rate or max_in_flight cut short");
+    operations::describe();
     describe_gauge!(PARTITIONS_AHEAD, "Days for which partitions exist already");
 }
 
@@ -467,6 +474,7 @@ mod tests {
         breaker_opened("h");
         retries_deferred("h", 3);
         capped("h");
+        operations::record_samples();
         let page = handle.render();
         for name in [
             ACCEPTED,
@@ -507,7 +515,10 @@ mod tests {
             BREAKER_OPENED,
             RETRIES_DEFERRED,
             CAPPED,
-        ] {
+        ]
+        .into_iter()
+        .chain(operations::NAMES)
+        {
             assert!(
                 page.contains(&format!("# HELP {name} ")),
                 "{name} in\n{page}"

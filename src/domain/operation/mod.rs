@@ -3,7 +3,10 @@
 //! An operation is a source of the preset `operation` and a handler of the same name. Its key in
 //! `event_key` is `client:key`, so the same text of two clients, or of two operations, is two intents.
 
+mod key;
+mod prefer;
 mod response;
+mod table;
 
 use std::time::Duration;
 
@@ -12,7 +15,10 @@ use uuid::Uuid;
 
 use super::{DecidedBy, Ending, EventKey};
 
+pub use key::{IdempotencyKey, KeyFault, safe_key};
+pub use prefer::{Patience, Preferences};
 pub use response::{BODY_MAX, HEADERS, Response, ResponseFault, Told, may_be_listed};
+pub use table::{Action, Asked, Saying, Seen, decide};
 
 /// What an operation's configuration says beyond that of its handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +63,7 @@ pub enum Profile {
     /// Other content: 409. Under way: 202 with a place to ask.
     #[default]
     Standard,
-    /// draft-ietf-httpapi-idempotency-key-header-07, section 2.6: other content 422, under way 409.
+    /// draft-ietf-httpapi-idempotency-key-header-07, section 2.7: other content 422, under way 409.
     Ietf,
 }
 
@@ -85,6 +91,18 @@ pub enum State {
 }
 
 impl State {
+    /// The state of this word.
+    pub fn named(word: &str) -> Option<Self> {
+        [
+            Self::Processing,
+            Self::Uncertain,
+            Self::Completed,
+            Self::Failed,
+        ]
+        .into_iter()
+        .find(|state| state.as_str() == word)
+    }
+
     /// The word used in answers and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -162,4 +180,26 @@ pub struct Listed {
     pub key: EventKey,
     /// As it is stored, without the bytes of its answer: [`Stored::Nothing`] whether there is one or not.
     pub record: Record,
+}
+
+#[cfg(test)]
+impl Record {
+    /// One that has just begun.
+    pub(crate) fn sample(id: Uuid) -> Self {
+        Self {
+            id,
+            run: 1,
+            state: State::Processing,
+            ended: None,
+            stored: Stored::Nothing,
+            attempts: 0,
+            resource: None,
+            external_id: None,
+            correlation_id: Uuid::nil(),
+            created_at: Timestamp::UNIX_EPOCH,
+            updated_at: Timestamp::UNIX_EPOCH,
+            expires_at: None,
+            next_check_at: None,
+        }
+    }
 }

@@ -25,7 +25,7 @@ SELECT q.no::int AS no, e.id, s.name AS operation, e.key, e.correlation_id,
   LEFT JOIN LATERAL (SELECT event_id, first_seen, expires_at FROM oncehook.event_key
                       WHERE source_id = e.source_id AND key = e.key LIMIT 1) k ON true
   LEFT JOIN LATERAL (SELECT received_at FROM oncehook.request WHERE id = e.request_id LIMIT 1) r ON true
-  LEFT JOIN LATERAL (SELECT run, state, failures + losses + not_yet AS tries,
+  LEFT JOIN LATERAL (SELECT run, state, (failures + losses + not_yet)::int AS tries,
                             CASE WHEN state = 'leased' THEN lease_until
                                  WHEN state IN ('ready', 'uncertain') AND run_at < 'infinity' THEN run_at END AS next_check_at,
                             greatest(leased_at, uncertain_at) AS changed_at
