@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use uuid::Uuid;
 
 use crate::domain::EventKey;
 use crate::domain::operation::Record;
-use crate::store::{Store, StoreError};
+use crate::store::{OperationEnd, Store, StoreError};
 use crate::telemetry;
 
 /// Clients that may wait on a node unless said otherwise.
@@ -167,13 +168,6 @@ impl Awaited {
     }
 
     /// This event has ended, or some have: those who wait for them are released by the next look.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "a settle tells of outcomes once it writes answers"
-        )
-    )]
     pub(super) fn tell(&self, event: Option<Uuid>) {
         match event {
             Some(event) => {
@@ -226,6 +220,17 @@ impl Awaited {
         } else {
             let waits = |event: &Uuid| waiting.by_event.contains_key(event);
             fresh.into_iter().filter(waits).collect()
+        }
+    }
+}
+
+/// Hears of ends for as long as the node runs; one that is missed is found by polling.
+pub(super) async fn hear(mut ends: broadcast::Receiver<OperationEnd>, awaited: Arc<Awaited>) {
+    loop {
+        match ends.recv().await {
+            Ok(OperationEnd::One(event)) => awaited.tell(Some(event)),
+            Ok(OperationEnd::Some) | Err(RecvError::Lagged(_)) => awaited.tell(None),
+            Err(RecvError::Closed) => return,
         }
     }
 }

@@ -193,6 +193,8 @@ impl Engine {
             )),
         ];
         background.extend(for_waiting);
+        let ends = awaited::hear(wake.operation_ends(), Arc::clone(&awaited));
+        background.push(tokio::spawn(ends));
         if dispatcher.is_some() {
             let replay = background::replay(store.clone(), Arc::clone(&registry), stored);
             background.push(tokio::spawn(replay));
@@ -514,7 +516,14 @@ async fn look_up(
         HandlerKind::Sql { call } => (Some(store.sql_function(&spec.name, call).await?), None),
         HandlerKind::SqlElsewhere { .. } | HandlerKind::Function(_) => (None, None),
         HandlerKind::Http(target) => {
-            let calls = Calls::new(http.clone(), target.clone(), Arc::clone(signer));
+            let calls = Calls::new(
+                http.clone(),
+                target.clone(),
+                Arc::clone(signer),
+                spec.operation
+                    .as_ref()
+                    .map(|operation| operation.headers.clone()),
+            );
             (None, Some(Outside::Http(Arc::new(calls))))
         }
         HandlerKind::External(code) => (None, Some(Outside::Code(Arc::clone(code)))),

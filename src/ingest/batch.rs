@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::domain::{Digest, EventKey, EventState, Item, Reading, Route};
+use crate::provider::operation::Operation;
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
 use crate::store::lanes::LaneOf;
+use crate::store::operation;
 use crate::store::transaction::{
     Transaction, is_connection_error, is_missing_partition, is_stale_session, is_transient,
 };
@@ -16,6 +18,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry;
 
 use super::judge::judge;
+use super::renew::renew;
 use super::{Fate, Origin, Receipt, Submission, Unavailable};
 
 /// Tries of a batch that meets a deadlock, a serialization failure or a lock time-out. Together
@@ -113,7 +116,7 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             s.items
                 .iter()
                 .enumerate()
-                .map(move |(n, item)| new_item(request, item, s.routes.get(n), s.origin))
+                .map(move |(n, item)| new_item(request, item, s.routes.get(n), s))
         })
         .collect();
     if items.is_empty() {
@@ -154,7 +157,7 @@ async fn reserve_and_record(
 ) -> Result<Vec<(Uuid, Fate)>, StoreError> {
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
     let recorded: Result<_, StoreError> = async {
-        let fates = settle_losers(&transaction, batch, items, &won).await?;
+        let fates = settle_losers(&transaction, (batch, requests), items, &won).await?;
         let emitted = batch
             .iter()
             .filter_map(|submission| match submission.origin {
@@ -174,7 +177,7 @@ async fn reserve_and_record(
 /// Reads the losers in a statement of their own, judges them, records receipts and conflicts.
 async fn settle_losers(
     transaction: &Transaction<'_>,
-    batch: &[&Submission],
+    (batch, requests): (&[&Submission], &[NewRequest<'_>]),
     items: &[NewItem<'_>],
     won: &[Option<Uuid>],
 ) -> Result<Vec<(Uuid, Fate)>, StoreError> {
@@ -198,11 +201,12 @@ async fn settle_losers(
             .collect();
         ingest::known(transaction, &keys).await?
     };
+    let renewed = renew(transaction, batch, requests, &losers, &known).await?;
 
     let mut fates = Vec::with_capacity(items.len());
     let mut receipts: HashMap<(Uuid, &str), i32> = HashMap::new();
     let mut conflicts = Vec::new();
-    let mut known = known.into_iter();
+    let mut known = known.into_iter().enumerate();
     for (item, won) in items.iter().zip(won) {
         if let Some(event_id) = won {
             fates.push((*event_id, Fate::New));
@@ -212,17 +216,21 @@ async fn settle_losers(
             continue;
         };
         // Gone between the two statements: the whole batch is tried once more.
-        let first = known.next().flatten().ok_or(StoreError::RowCount {
+        let gone = StoreError::RowCount {
             statement: "ingest_known",
             changed: 0,
             expected: 1,
-        })?;
-        let fate = judge(
-            &first,
-            item.item,
-            &submission.request.body,
-            submission.source.provider.as_ref(),
-        );
+        };
+        let Some((at, Some(first))) = known.next() else {
+            return Err(gone);
+        };
+        if let Some(event_id) = renewed.won(at) {
+            fates.push((event_id, Fate::New));
+            continue;
+        }
+        let now = renewed.named(submission.source_id, item.item.key.as_str());
+        let first = now.cloned().unwrap_or(first);
+        let fate = judged(transaction, submission, item.item, &first).await?;
         *receipts
             .entry((first.event_id, submission.request.secret_label.as_str()))
             .or_default() += 1;
@@ -246,6 +254,23 @@ async fn settle_losers(
     Ok(fates)
 }
 
+/// Duplicate or conflict. A rule that is newer than this node's configuration is read.
+async fn judged(
+    transaction: &Transaction<'_>,
+    submission: &Submission,
+    item: &Item,
+    first: &KnownKey,
+) -> Result<Fate, StoreError> {
+    let body = &submission.request.body;
+    let provider = submission.source.provider.as_ref();
+    if provider.knows_rule(first.digest_rule) {
+        return Ok(judge(first, item, body, provider));
+    }
+    let rules = operation::rules(transaction, submission.source_id).await?;
+    let stored = Operation::new(rules, 0, None);
+    Ok(judge(first, item, body, &stored))
+}
+
 fn new_request(submission: &Submission) -> NewRequest<'_> {
     let request = &submission.request;
     NewRequest {
@@ -265,7 +290,7 @@ fn new_item<'a>(
     request: usize,
     item: &'a Item,
     routes: Option<&'a Vec<Route>>,
-    origin: Origin,
+    submission: &Submission,
 ) -> NewItem<'a> {
     let routes: &[Route] = routes.map(Vec::as_slice).unwrap_or_default();
     let (state, routes): (_, &[Route]) = match item.reading {
@@ -278,7 +303,8 @@ fn new_item<'a>(
         request,
         item,
         state,
-        caused_by: match origin {
+        keep_key: submission.source.provider.keep_key(),
+        caused_by: match submission.origin {
             Origin::Request => None,
             Origin::Emitted { caused_by, .. } => caused_by,
         },

@@ -7,6 +7,7 @@ mod batch;
 mod judge;
 mod queue;
 pub(crate) mod relay;
+mod renew;
 mod report;
 
 pub(crate) use batch::write;

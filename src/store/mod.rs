@@ -4,6 +4,7 @@
 //! take a connection or a transaction and return domain types; rows stay inside. No transaction
 //! lives across a network call.
 
+mod again;
 pub(crate) mod audit;
 pub mod bulk;
 pub(crate) mod cap;

@@ -12,11 +12,6 @@ use super::{Store, StoreError};
 const GAUGES: &str = include_str!("sql/operation_gauges.sql");
 
 impl Store {
-    /// Stands in until operations can be run again: says no.
-    pub(crate) async fn run_again(&self, _: Uuid, _: i16, _: i32) -> Result<bool, StoreError> {
-        Ok(false)
-    }
-
     /// What is open of the operations that these handlers do.
     ///
     /// # Errors

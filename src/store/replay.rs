@@ -11,6 +11,7 @@ use crate::domain::{
     DecidedBy, EffectKey, Ending, EventKey, Lane, LaneBy, LaneSource, OnUnknown, Pattern,
 };
 
+use super::again::{self, LATER_INTENT};
 use super::lanes::LaneOf;
 use super::query::Replayed;
 use super::registry::Registered;
@@ -19,11 +20,11 @@ use super::transaction::{Limits, Transaction};
 use super::uncertain::{self, Live};
 use super::{Store, StoreError, audit};
 
-const OPEN: &str = include_str!("sql/replay_open.sql");
+pub(super) const OPEN: &str = include_str!("sql/replay_open.sql");
 const HELD_LOCK: &str = include_str!("sql/replay_held_lock.sql");
 const HELD: &str = include_str!("sql/replay_held.sql");
-const LAST: &str = include_str!("sql/replay_last.sql");
-const ARM: &str = include_str!("sql/replay_arm.sql");
+pub(super) const LAST: &str = include_str!("sql/replay_last.sql");
+pub(super) const ARM: &str = include_str!("sql/replay_arm.sql");
 const MISSING: &str = include_str!("sql/replay_missing.sql");
 const MISSING_FINISHED: &str = include_str!("sql/replay_missing_finished.sql");
 const STORED: &str = include_str!("sql/replay_stored.sql");
@@ -110,6 +111,13 @@ impl Store {
                 found.key, request.source, request.handler
             )
         };
+        if handler.operation.is_some()
+            && again::hold_key(transaction, found.event_id)
+                .await?
+                .is_none()
+        {
+            return Err(StoreError::Refused(format!("{}: {LATER_INTENT}", pair())));
+        }
         let expired = || {
             let text = "the payload was dropped, it cannot run again";
             StoreError::PayloadExpired(format!("{}: {text}", pair()))
@@ -515,7 +523,7 @@ impl Handler {
         self.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str())
     }
 
-    fn lane(&self, event: &StoredEvent) -> Option<Lane> {
+    pub(super) fn lane(&self, event: &StoredEvent) -> Option<Lane> {
         self.lane_by.as_ref()?.lane(LaneSource {
             entity: event.entity.as_deref(),
             account: event.account.as_deref(),
@@ -523,13 +531,13 @@ impl Handler {
         })
     }
 
-    fn place(&self, lane: &Lane) -> LaneOf {
+    pub(super) fn place(&self, lane: &Lane) -> LaneOf {
         (self.registered.id, lane.as_str().to_owned())
     }
 }
 
 /// What of a stored event its lane may be read from.
-struct StoredEvent {
+pub(super) struct StoredEvent {
     id: Uuid,
     entity: Option<String>,
     account: Option<String>,
@@ -537,7 +545,7 @@ struct StoredEvent {
 }
 
 /// Those of the events whose payload is still there.
-async fn stored_event(
+pub(super) async fn stored_event(
     transaction: &Transaction<'_>,
     events: &[Uuid],
 ) -> Result<Vec<StoredEvent>, StoreError> {

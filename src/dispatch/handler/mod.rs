@@ -6,6 +6,7 @@ pub(super) mod error_text;
 pub(super) mod external;
 pub(super) mod function;
 pub(super) mod http;
+mod http_answer;
 pub(crate) mod rules;
 mod sql;
 pub(super) mod transactional;
