@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use uuid::Uuid;
 
 use crate::domain::EventKey;
 use crate::domain::operation::Record;
-use crate::store::{Store, StoreError};
+use crate::store::{OperationEnd, Store, StoreError, Wake};
 use crate::telemetry;
 
 /// Clients that may wait on a node unless said otherwise.
@@ -110,8 +111,12 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// The desk, and its two tasks.
-    pub(super) fn start(store: &Store, most: usize) -> (Arc<Self>, [JoinHandle<()>; 2]) {
+    /// The desk, and its tasks.
+    pub(super) fn start(
+        store: &Store,
+        wake: &Arc<Wake>,
+        most: usize,
+    ) -> (Arc<Self>, [JoinHandle<()>; 3]) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let awaited = Arc::new(Self {
             waiting: Mutex::default(),
@@ -130,7 +135,11 @@ impl Awaited {
             let store = store.clone();
             move || read(store.clone(), Arc::clone(&asked))
         });
-        (awaited, [look, read])
+        let hear = supervised("hear", {
+            let (wake, awaited) = (Arc::clone(wake), Arc::clone(&awaited));
+            move || hear(Arc::clone(&wake), Arc::clone(&awaited))
+        });
+        (awaited, [look, read, hear])
     }
 
     /// Waits until nothing of the event is under way any more, at most until then.
@@ -268,6 +277,20 @@ impl Drop for Ending {
     }
 }
 
+/// Hears of ends, on this node and on others.
+async fn hear(wake: Arc<Wake>, awaited: Arc<Awaited>) {
+    let mut ends = wake.operation_ends();
+    // What was said before this began to listen.
+    awaited.tell(None);
+    loop {
+        match ends.recv().await {
+            Ok(OperationEnd::One(event)) => awaited.tell(Some(event)),
+            Ok(OperationEnd::Some) | Err(RecvError::Lagged(_)) => awaited.tell(None),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
 /// Looks for what has ended.
 async fn look(store: Store, awaited: Arc<Awaited>) {
     // After a start anew nobody knows what was told.
@@ -316,6 +339,9 @@ async fn read(store: Store, asked: Arc<AsyncMutex<mpsc::Receiver<Question>>>) {
     let mut questions = Vec::with_capacity(READ_RECORDS);
     while asked.recv_many(&mut questions, READ_RECORDS).await > 0 {
         questions.retain(|question| !question.answer.is_closed());
+        if questions.is_empty() {
+            continue;
+        }
         let keys: Vec<(i32, &EventKey)> = questions
             .iter()
             .map(|question| (question.source_id, &question.key))

@@ -179,7 +179,7 @@ impl Engine {
         );
         let refusals = Refusals::start(store.clone());
         let most = config.waiting.unwrap_or(awaited::WAITING_MAX);
-        let (awaited, for_waiting) = Awaited::start(&store, most);
+        let (awaited, for_waiting) = Awaited::start(&store, &wake, most);
         let mut background = vec![
             tokio::spawn(relay),
             tokio::spawn(background::keep(store.clone())),
