@@ -176,13 +176,6 @@ impl Awaited {
     }
 
     /// This event has ended, or some have: those who wait for them are released by the next look.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "a settle tells of outcomes once it writes answers"
-        )
-    )]
     pub(super) fn tell(&self, event: Option<Uuid>) {
         match event {
             Some(event) => {
