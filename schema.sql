@@ -660,7 +660,7 @@ BEGIN
   IF jsonb_typeof(headers) <> 'object' OR EXISTS (
     SELECT FROM jsonb_each(headers) h
      WHERE h.key !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,200}$' OR jsonb_typeof(h.value) <> 'string'
-        OR h.value #>> '{}' !~ '^([!-~]([ -~]{0,8000}[!-~])?)?$') THEN
+        OR octet_length(h.value #>> '{}') > 8002 OR h.value #>> '{}' !~ '^([!-~]([ -~]*[!-~])?)?$') THEN
     RAISE EXCEPTION 'a header of the answer is not one that HTTP can carry' USING ERRCODE = 'OH001';
   END IF;
   SELECT coalesce(jsonb_agg(jsonb_build_array(lower(h.key), h.value) ORDER BY lower(h.key)), '[]') INTO headers

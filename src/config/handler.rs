@@ -40,7 +40,7 @@ pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> 
     for mut section in root.list("handler", "[[handler]]") {
         let name = name(&mut section, "handler", &mut names);
         let events = events(&section);
-        let handler = read(&section, name, events, None, vault, now);
+        let handler = read(&section, name, events.as_deref(), None, vault, now);
         section.finish();
         handlers.extend(handler);
     }
@@ -55,13 +55,13 @@ pub(super) fn of_operation(
     vault: Vault<'_>,
     now: Timestamp,
 ) -> Option<HandlerSpec> {
-    read(section, name, Some(Vec::new()), Some(operation), vault, now)
+    read(section, name, Some(&[]), Some(operation), vault, now)
 }
 
 fn read(
     section: &Section<'_>,
     name: Option<String>,
-    events: Option<Vec<Pattern>>,
+    events: Option<&[Pattern]>,
     operation: Option<OperationSpec>,
     vault: Vault<'_>,
     now: Timestamp,
@@ -112,7 +112,7 @@ fn read(
     let spec = HandlerSpec {
         name: name?,
         was,
-        events: events.clone().unwrap_or_default(),
+        events: events.unwrap_or_default().to_vec(),
         kind: target?,
         lane,
         apply_if_newer,

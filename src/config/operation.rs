@@ -43,12 +43,13 @@ pub(super) fn read_all(
     operations
 }
 
-/// A time, or "forever".
-fn kept(section: &Section<'_>, key: &'static str) -> Option<Option<Duration>> {
-    section.parsed(key, |text| match text {
+/// A time, or "forever"; `otherwise` where nothing is said.
+fn kept(section: &Section<'_>, key: &'static str, otherwise: Option<Duration>) -> Option<Duration> {
+    let written = section.parsed(key, |text| match text {
         "forever" => Ok(None),
         text => units::duration(text).map(Some),
-    })
+    });
+    written.unwrap_or(otherwise)
 }
 
 fn read(section: &Section<'_>) -> OperationSpec {
@@ -78,8 +79,8 @@ fn read(section: &Section<'_>) -> OperationSpec {
             )
             .unwrap_or_default(),
         headers: texts("headers").map(str::to_ascii_lowercase).collect(),
-        keep_key: kept(section, "keep_key").unwrap_or(defaults.keep_key),
-        keep_response: kept(section, "keep_response").unwrap_or(defaults.keep_response),
+        keep_key: kept(section, "keep_key", defaults.keep_key),
+        keep_response: kept(section, "keep_response", defaults.keep_response),
     };
     if spec.wait_max > WAIT_MAX {
         section.error(

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::domain::EventKey;
 use crate::domain::operation::Record;
-use crate::store::{OperationEnd, Store, StoreError};
+use crate::store::{OperationEnd, Store, StoreError, Wake};
 use crate::telemetry;
 
 /// Clients that may wait on a node unless said otherwise.
@@ -111,8 +111,12 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// The desk, and its two tasks.
-    pub(super) fn start(store: &Store, most: usize) -> (Arc<Self>, [JoinHandle<()>; 2]) {
+    /// The desk, and its tasks.
+    pub(super) fn start(
+        store: &Store,
+        wake: &Arc<Wake>,
+        most: usize,
+    ) -> (Arc<Self>, [JoinHandle<()>; 3]) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let awaited = Arc::new(Self {
             waiting: Mutex::default(),
@@ -131,7 +135,11 @@ impl Awaited {
             let store = store.clone();
             move || read(store.clone(), Arc::clone(&asked))
         });
-        (awaited, [look, read])
+        let hear = supervised("hear", {
+            let (wake, awaited) = (Arc::clone(wake), Arc::clone(&awaited));
+            move || hear(Arc::clone(&wake), Arc::clone(&awaited))
+        });
+        (awaited, [look, read, hear])
     }
 
     /// Waits until nothing of the event is under way any more, at most until then.
@@ -224,17 +232,6 @@ impl Awaited {
     }
 }
 
-/// Hears of ends for as long as the node runs; one that is missed is found by polling.
-pub(super) async fn hear(mut ends: broadcast::Receiver<OperationEnd>, awaited: Arc<Awaited>) {
-    loop {
-        match ends.recv().await {
-            Ok(OperationEnd::One(event)) => awaited.tell(Some(event)),
-            Ok(OperationEnd::Some) | Err(RecvError::Lagged(_)) => awaited.tell(None),
-            Err(RecvError::Closed) => return,
-        }
-    }
-}
-
 /// One who waits, in the list for as long as this lives.
 struct Place<'a> {
     awaited: &'a Awaited,
@@ -270,6 +267,20 @@ struct Ending(JoinHandle<()>);
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Hears of ends, on this node and on others.
+async fn hear(wake: Arc<Wake>, awaited: Arc<Awaited>) {
+    let mut ends = wake.operation_ends();
+    // What was said before this began to listen.
+    awaited.tell(None);
+    loop {
+        match ends.recv().await {
+            Ok(OperationEnd::One(event)) => awaited.tell(Some(event)),
+            Ok(OperationEnd::Some) | Err(RecvError::Lagged(_)) => awaited.tell(None),
+            Err(RecvError::Closed) => return,
+        }
     }
 }
 
@@ -321,6 +332,9 @@ async fn read(store: Store, asked: Arc<AsyncMutex<mpsc::Receiver<Question>>>) {
     let mut questions = Vec::with_capacity(READ_RECORDS);
     while asked.recv_many(&mut questions, READ_RECORDS).await > 0 {
         questions.retain(|question| !question.answer.is_closed());
+        if questions.is_empty() {
+            continue;
+        }
         let keys: Vec<(i32, &EventKey)> = questions
             .iter()
             .map(|question| (question.source_id, &question.key))

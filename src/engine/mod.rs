@@ -179,7 +179,7 @@ impl Engine {
         );
         let refusals = Refusals::start(store.clone());
         let most = config.waiting.unwrap_or(awaited::WAITING_MAX);
-        let (awaited, for_waiting) = Awaited::start(&store, most);
+        let (awaited, for_waiting) = Awaited::start(&store, &wake, most);
         let mut background = vec![
             tokio::spawn(relay),
             tokio::spawn(background::keep(store.clone())),
@@ -193,8 +193,6 @@ impl Engine {
             )),
         ];
         background.extend(for_waiting);
-        let ends = awaited::hear(wake.operation_ends(), Arc::clone(&awaited));
-        background.push(tokio::spawn(ends));
         if dispatcher.is_some() {
             let replay = background::replay(store.clone(), Arc::clone(&registry), stored);
             background.push(tokio::spawn(replay));

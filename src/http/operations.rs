@@ -234,7 +234,7 @@ impl Visit<'_> {
             let action = if std::mem::take(&mut unread) {
                 Action::Wait
             } else {
-                decide(&asked, record.as_ref(), &self.operation.spec)
+                decide(asked, record.as_ref(), &self.operation.spec)
             };
             match action {
                 Action::Say(saying) => return self.say(intent, saying, record),

@@ -63,7 +63,7 @@ pub enum Saying {
 
 /// The table. Content comes before state: a key with other content is told so whatever became of the
 /// first intent. What may have had an effect is never begun again.
-pub fn decide(asked: &Asked, record: Option<&Record>, spec: &OperationSpec) -> Action {
+pub fn decide(asked: Asked, record: Option<&Record>, spec: &OperationSpec) -> Action {
     if asked.seen == Seen::Other {
         return Action::Say(Saying::Mismatch);
     }
@@ -89,7 +89,7 @@ pub fn decide(asked: &Asked, record: Option<&Record>, spec: &OperationSpec) -> A
 
 /// Whether a failed operation runs again for this request: it ended as a dead letter by the engine's
 /// own judgement, nothing says that it took effect after all, and its settings do not keep failures.
-fn begins_again(asked: &Asked, record: &Record, spec: &OperationSpec) -> bool {
+fn begins_again(asked: Asked, record: &Record, spec: &OperationSpec) -> bool {
     asked.may_begin
         && asked.began.is_none()
         && spec.on_failure == OnFailure::Release
@@ -208,7 +208,7 @@ mod tests {
                                     may_begin,
                                 };
                                 let spec = spec(profile, on_failure);
-                                let action = decide(&asked, record.as_ref(), &spec);
+                                let action = decide(asked, record.as_ref(), &spec);
                                 check(&asked, record.as_ref(), &spec, action);
                                 combinations += 1;
                             }
@@ -331,14 +331,14 @@ mod tests {
             (&same, &given_up, &standard, replay),
             (&same, &purged, &standard, say(Saying::Expired)),
         ] {
-            let decided = decide(asked, Some(record), spec);
+            let decided = decide(*asked, Some(record), spec);
             assert_eq!(decided, action, "{asked:?} {record:?}");
         }
         let refused = Asked {
             may_begin: false,
             ..same
         };
-        assert_eq!(decide(&refused, Some(&dead), &standard), replay);
-        assert_eq!(decide(&same, None, &standard), say(Saying::Unavailable));
+        assert_eq!(decide(refused, Some(&dead), &standard), replay);
+        assert_eq!(decide(same, None, &standard), say(Saying::Unavailable));
     }
 }

@@ -29,23 +29,6 @@ BEGIN
 END $f$;
 "#;
 
-/// Stands in for the answers of handlers until the engine stores them: see `app`.
-const STAND_IN: &str = r#"
-CREATE FUNCTION app.stand_in() RETURNS trigger LANGUAGE plpgsql AS $f$
-BEGIN
-  INSERT INTO oncehook.response (event_id, handler_id, run, status, headers, body)
-  SELECT NEW.event_id, NEW.handler_id, NEW.run,
-         CASE NEW.result WHEN 'succeeded' THEN 201 WHEN 'failed' THEN 422 ELSE 500 END,
-         CASE WHEN NEW.resource IS NULL THEN '[["content-type", "application/json"]]'::jsonb
-              ELSE jsonb_build_array(jsonb_build_array('content-type', 'application/json'),
-                                     jsonb_build_array('location', '/payments/' || substr(NEW.resource, 5))) END,
-         convert_to(CASE WHEN NEW.resource IS NULL THEN '{"paid":true}' ELSE '{"payment": ' || substr(NEW.resource, 5) || '}' END, 'UTF8')
-    FROM oncehook.handler WHERE id = NEW.handler_id AND operation_of IS NOT NULL;
-  RETURN NULL;
-END $f$;
-CREATE TRIGGER stand_in AFTER INSERT ON oncehook.outcome FOR EACH ROW EXECUTE FUNCTION app.stand_in();
-"#;
-
 /// An operation that books in the database; further lines of it.
 pub(super) fn booking(name: &str, lines: &str) -> String {
     format!("[[operation]]\nname = {name:?}\nkind = \"sql\"\ncall = \"app.pay\"\n{lines}\n")
@@ -62,7 +45,7 @@ pub(super) fn calling(name: &str, receiver: &Receiver, lines: &str) -> String {
 
 /// A node with the ledger.
 pub(super) fn app(toml: &str) -> AppBuilder {
-    TestApp::builder().setup(LEDGER).setup(STAND_IN).toml(toml)
+    TestApp::builder().setup(LEDGER).toml(toml)
 }
 
 /// What came back.

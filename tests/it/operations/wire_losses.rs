@@ -44,7 +44,7 @@ async fn an_answer_that_is_cut_after_its_result_was_saved_is_the_same_again() {
         .await;
     let client = Client::of(&app);
     // The COMMIT that saves outcome and answer goes through, and its reply is lost.
-    proxy.arm_after("into oncehook.outcome", "commit", Action::CutAfter);
+    proxy.arm_after("into oncehook.response", "commit", Action::CutAfter);
     let first = client.submit("pay", "k", r#"{"amount": 5}"#).await;
     proxy.until_fired(1).await;
     assert_eq!(first.status, 201, "{first:?}");
