@@ -70,6 +70,10 @@ pub struct HandlerInfo {
     pub due: i64,
     /// Deliveries that are under way; counted up to 10,000.
     pub leased: i64,
+    /// Deliveries whose call has an unknown result; counted up to 10,000.
+    pub uncertain: i64,
+    /// Deliveries that wait for a person, and their lanes with them; counted up to 10,000.
+    pub held: i64,
 }
 
 /// A source as it stands.
@@ -199,6 +203,8 @@ impl Store {
             paused: paused(row, ""),
             due: row.get("due"),
             leased: row.get("leased"),
+            uncertain: row.get("uncertain"),
+            held: row.get("held"),
         };
         Ok(rows.iter().map(handler).collect())
     }

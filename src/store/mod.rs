@@ -20,6 +20,7 @@ pub(crate) mod latest;
 pub mod ledger;
 pub(crate) mod locked;
 pub mod migrate;
+mod missing;
 mod names;
 pub(crate) mod outbox;
 mod pooling;
@@ -42,9 +43,10 @@ mod work;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 pub use error::StoreError;
+pub use missing::{MissingOrder, MissingPage};
 pub use replay::ReplayRequest;
 pub use resolve::{Resolution, ResolveRequest};
 pub use settings::Settings;
@@ -78,6 +80,8 @@ struct Pools {
     lanes: Pending,
     /// Set when it was looked.
     pooling_fits: OnceCell<()>,
+    /// One count of a bulk replay at a time.
+    count: Semaphore,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
@@ -108,6 +112,7 @@ impl Store {
             names,
             lanes: Pending::default(),
             pooling_fits: OnceCell::new(),
+            count: Semaphore::new(1),
             settings,
             runtime,
         })))

@@ -53,6 +53,34 @@ async fn a_row_that_cannot_be_read_is_kept_and_told_and_in_nobodys_way() {
     app.db.verify().await;
 }
 
+/// What nobody will store is told: a source that was taken out of the configuration while something emits to it.
+#[tokio::test]
+async fn events_of_a_source_that_no_node_knows_are_counted_and_said() {
+    let mut app = chained().start().await;
+    app.db
+        .execute(
+            "INSERT INTO oncehook.source (name, first_name, recipe) SELECT 'gone', 'gone', recipe FROM oncehook.source WHERE name = 'ledger';
+             INSERT INTO oncehook.emitted (source_id, key, body, correlation_id, emitted_at)
+             SELECT id, 'lost', '{}', gen_random_uuid(), now() - interval '1 hour' FROM oncehook.source WHERE name = 'gone'",
+        )
+        .await;
+    // This one is on its way.
+    app.db
+        .execute(&row("key, lease_until", "'taken', 'infinity'"))
+        .await;
+    // Gauges are read at the start.
+    app.restart().await;
+    until_metric(&app, "oncehook_emitted_oldest_seconds", |s| s >= 3_600.0).await;
+    let unknown = until_metric(&app, "oncehook_emitted_unknown_source", |n| n >= 1.0).await;
+    assert!((unknown - 1.0).abs() < 0.5, "{unknown}");
+    app.until_logged("emitted events wait for sources that this node does not know")
+        .await;
+    app.db.execute("DELETE FROM oncehook.emitted").await;
+    app.restart().await;
+    until_metric(&app, "oncehook_emitted_oldest_seconds", |s| s == 0.0).await;
+    until_metric(&app, "oncehook_emitted_unknown_source", |n| n == 0.0).await;
+}
+
 #[tokio::test]
 async fn no_batch_holds_more_than_4_mib_unless_one_event_does() {
     let mut app = chained().start().await;
