@@ -13,6 +13,9 @@ use super::delivery::Lease;
 use super::transaction::Transaction;
 
 const RUN_SQL: &str = include_str!("sql/delivery_run_sql.sql");
+/// SQLSTATE of the loop for an event whose payload is gone. A function may raise it too; then an object is named, if
+/// only by an empty text.
+const PAYLOAD_GONE: &str = "OH404";
 const PAYLOADS: &str = include_str!("sql/event_payloads.sql");
 
 /// The payload handlers outside SQL get.
@@ -41,7 +44,8 @@ impl Payload {
 pub(crate) struct SqlAnswer {
     /// Index into the batch.
     pub(crate) index: usize,
-    pub(crate) result: Result<Option<serde_json::Value>, SqlFailure>,
+    /// `None`: the payload is gone, and nothing was called.
+    pub(crate) result: Option<Result<Option<serde_json::Value>, SqlFailure>>,
 }
 
 /// The exception of one `sql` handler call.
@@ -130,14 +134,16 @@ pub(crate) async fn run_sql(
             let no: i32 = row.get(0);
             let index = usize::try_from(no).ok()?.checked_sub(1)?;
             let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
+            let object: Option<String> = row.get(4);
             let result = match row.get::<_, Option<String>>(2) {
-                None => Ok(row.get(1)),
-                Some(code) => Err(SqlFailure {
+                None => Some(Ok(row.get(1))),
+                Some(code) if code == PAYLOAD_GONE && object.is_none() => None,
+                Some(code) => Some(Err(SqlFailure {
                     code,
                     message: text(3),
-                    object: text(4),
+                    object: object.unwrap_or_default(),
                     line: text(5),
-                }),
+                })),
             };
             Some(SqlAnswer { index, result })
         })

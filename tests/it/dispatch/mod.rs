@@ -1,5 +1,6 @@
 //! From a ready delivery to its outcome.
 
+mod answers;
 mod function;
 mod newer;
 mod not_yet;
