@@ -4,6 +4,7 @@ mod answers;
 mod function;
 mod newer;
 mod not_yet;
+mod parts;
 mod refused;
 mod session;
 mod sql;
