@@ -84,6 +84,12 @@ impl Running {
         }
     }
 
+    /// What stopped the handler's claims is over.
+    pub(super) fn go_on(&mut self, handler: i32) {
+        self.later.remove(&handler);
+        self.full.remove(&handler);
+    }
+
     /// Whether the handler's next events wait for the batch that is running.
     pub(super) fn waits(&self, handler: i32) -> bool {
         self.partial

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
 use crate::store::StoreError;
+use crate::store::cap;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::flow;
 use crate::store::lanes;
@@ -115,6 +116,7 @@ async fn batch_once(
         let mut running = Vec::with_capacity(ours.len());
         let mut versions = Vec::with_capacity(ours.len());
         let guarded = newer::guard(&transaction, handler, &ours).await?;
+        let stale = guarded.iter().filter(|g| g.is_stale()).count() as u64;
         for (lease, guarded) in ours.into_iter().zip(guarded) {
             match guarded {
                 Guarded::Run(versioned) => {
@@ -153,6 +155,7 @@ async fn batch_once(
         );
         planned?;
         written?;
+        cap::give_back(&transaction, batch, stale).await?;
         Ok((transitions, rest))
     }
     .await;

@@ -1,5 +1,6 @@
 //! The `function` kind: your own code in the engine's transaction.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::store::locked;
 use crate::store::transaction::Transaction;
 use crate::store::{
     StoreError, Work,
-    handling::{self, Payload},
+    handling::{self, Part, Payload},
 };
 use crate::telemetry::{clean, clean_resource};
 
@@ -99,15 +100,25 @@ pub(super) async fn run(
     xact: &str,
 ) -> Result<Vec<Ran>, RunError> {
     let began = Instant::now();
-    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let mut payloads = handling::payloads_within(transaction, &events).await?;
+    let mut part = Part {
+        payloads: HashMap::new(),
+        read: 0,
+    };
+    let mut read = 0;
     let mut ran = Vec::with_capacity(leases.len());
     for (index, lease) in leases.iter().enumerate() {
         if began.elapsed() > BUDGET && index > 0 {
             ran.push(Ran::NotRun);
             continue;
         }
-        let (Some(stored), Some(payload)) = (&lease.event, payloads.remove(&lease.event_id)) else {
+        if index >= read {
+            let rest = leases.iter().skip(index).map(|l| l.event_id);
+            let rest: Vec<Uuid> = rest.collect();
+            part = handling::payloads_within(transaction, &rest).await?;
+            read = index + part.read;
+        }
+        let payload = part.payloads.remove(&lease.event_id);
+        let (Some(stored), Some(payload)) = (&lease.event, payload) else {
             ran.push(Ran::Verdict(Verdict::payload_expired()));
             continue;
         };

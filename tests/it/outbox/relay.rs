@@ -1,9 +1,9 @@
 //! How emitted events are taken from the outbox.
 
-use crate::crash::until_metric;
-use crate::support::until;
+use crate::crash::{begin_handling, metric, until_metric};
+use crate::support::{Action, until};
 
-use super::crash::chained;
+use super::crash::{chained, each_once, stored};
 
 /// A row as whoever may insert can write it, without `emit`.
 fn row(columns: &str, values: &str) -> String {
@@ -103,4 +103,26 @@ async fn no_batch_holds_more_than_4_mib_unless_one_event_does() {
         .await;
     assert_eq!(batches, [4, 5, 4, 4, 1]);
     app.db.verify().await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_reply_is_lost_is_found_and_told_as_what_it_is() {
+    let (mut app, proxy) = stored().await;
+    proxy.arm_after("emitted_stored:", "COMMIT", Action::CutAfter);
+    begin_handling(&mut app).await;
+    proxy.until_fired(1).await;
+    each_once(&app.db, 1).await;
+    // Of both links of the chain, each once, and nothing else is said of them.
+    until_metric(&app, "oncehook_events_accepted_total", |n| n >= 2.0).await;
+    let said = app.output();
+    for (metric_name, sum) in [
+        ("oncehook_events_accepted_total", Some(2.0)),
+        ("oncehook_events_duplicate_total", None),
+    ] {
+        let is = metric(&app, metric_name).await.filter(|n| *n > 0.0);
+        assert_eq!(is, sum, "{metric_name}: {said}");
+    }
+    assert!(!said.contains("not stored"), "{said}");
+    assert!(said.contains("what was emitted is stored"), "{said}");
+    assert_eq!(app.db.count("receipt").await, 0);
 }
