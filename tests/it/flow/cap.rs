@@ -225,6 +225,22 @@ async fn what_is_skipped_for_its_age_takes_nothing_of_the_rate() {
     app.db.verify().await;
 }
 
+#[tokio::test]
+async fn what_comes_to_a_rate_that_is_not_used_up_does_not_wait_for_a_token() {
+    let receiver = Receiver::start().await;
+    // Two at once, and one in a minute and a half.
+    let app = calling(&receiver, "/", "rate = \"40/h\"").start().await;
+    until("the node has looked in vain", async || {
+        let looks = "SELECT coalesce(seq_scan + idx_scan, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.handler_cap'::regclass";
+        app.db.one::<i64>(looks).await >= 2
+    })
+    .await;
+    for key in ["evt_1", "evt_2"] {
+        put(&app, &paid(key)).await;
+        app.until_outcome("stripe", key, "ledger").await;
+    }
+}
+
 /// Applies anything.
 const STATES: &str = "
 CREATE FUNCTION app.keep(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT $$";
