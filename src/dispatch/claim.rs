@@ -323,7 +323,8 @@ async fn claim(
             };
             if running.fed(&within, group) {
                 left = Left::Share;
-            } else {
+            } else if short.why == Why::Busy || group.len() >= usize::from(short.allowed) {
+                // With less than it allows there is no more, and what comes next must not wait for a token.
                 stopped_by_cap(active, *short, running);
             }
             continue;
