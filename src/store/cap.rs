@@ -17,6 +17,7 @@ use super::transaction::{Limits, Params, Transaction, expect_rows};
 const LOCK: &str = include_str!("sql/cap_lock.sql");
 const STANDING: &str = include_str!("sql/cap_standing.sql");
 const SPEND: &str = include_str!("sql/cap_spend.sql");
+const WAIT: &str = include_str!("sql/cap_wait.sql");
 const GIVEN_BACK: &str = include_str!("sql/cap_given_back.sql");
 const GIVE_BACK: &str = include_str!("sql/cap_give_back.sql");
 
@@ -272,6 +273,9 @@ pub(crate) async fn give_back(
     if count == 0 {
         return Ok(());
     }
+    // The time that has passed is asked for when the lock is held: a claim may hold it for a while, and write nothing.
+    let locked = transaction.query(WAIT, &[&id]).await?;
+    expect_rows("cap_wait", locked.len() as u64, 1)?;
     let rows = transaction.query(GIVEN_BACK, &[&id, &token.at]).await?;
     let Some(row) = rows.first() else {
         return expect_rows("cap_given_back", 0, 1);

@@ -94,9 +94,33 @@ async fn a_function_that_was_replaced_answers_by_what_it_returns_now() {
         error.contains("the function returns text now: it must return void or jsonb"),
         "{error}"
     );
+    // Nor is that of another one, which a call finds by a default.
+    inbox
+        .db
+        .execute(
+            r#"BEGIN; DROP FUNCTION app.book;
+               CREATE FUNCTION app.book(event oncehook.delivered, dry bool DEFAULT false) RETURNS jsonb
+                 LANGUAGE sql AS $$ SELECT '{"result": "failed"}'::jsonb $$; COMMIT"#,
+        )
+        .await;
+    inbox
+        .put(&event("evt_default", "x", json!({"id": "ch_1"})))
+        .await;
+    until("a try has failed", async || {
+        !inbox.timeline("evt_default").await.attempts.is_empty()
+    })
+    .await;
+    let tries = inbox.timeline("evt_default").await.attempts;
+    let error = tries[0].error.as_deref().unwrap();
+    assert!(
+        error.contains("there is no function app.book(oncehook.delivered) now"),
+        "{error}"
+    );
     replace("void", "SELECT").await;
-    let (result, _) = inbox.until_outcome("evt_text", "ledger").await;
-    assert_eq!(result, "succeeded");
+    for key in ["evt_text", "evt_default"] {
+        let (result, _) = inbox.until_outcome(key, "ledger").await;
+        assert_eq!(result, "succeeded");
+    }
     inbox.db.verify().await;
 }
 
