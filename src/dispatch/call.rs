@@ -50,7 +50,7 @@ pub(super) async fn start(
     running: &mut Running,
 ) -> usize {
     let (leases, others) = newer::one_per_object(handler, leases);
-    let waits: Vec<Duration> = others.iter().map(|_| newer::behind_another()).collect();
+    let waits: Vec<Duration> = others.iter().map(newer::behind_another).collect();
     put_back(context, &others, Back::Later(&waits), handler.spec.lease).await;
     let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
     let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
@@ -134,7 +134,8 @@ async fn run(context: Context, handler: Arc<ActiveHandler>, call: Call) {
             return settle_call(&context, &handler, ended, verdict, began).await;
         }
         Ok(Guarded::Later) => {
-            let wait = [newer::behind_another()];
+            begun.put_off();
+            let wait = [newer::behind_another(&lease)];
             return put_back(&context, &[lease], Back::Later(&wait), handler.spec.lease).await;
         }
         Err(error) => {
@@ -296,7 +297,12 @@ async fn settle_once(
     }
     .await;
     match written {
-        Ok(()) => transaction.commit().await?,
+        Ok(()) => {
+            transaction.commit().await?;
+            if ended.event.is_none() {
+                context.flow.tokens_came_back(handler.id);
+            }
+        }
         Err(NotSettled::Store(error)) => {
             transaction.rollback(&error).await;
             return Err(NotSettled::Store(error));

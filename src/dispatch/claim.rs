@@ -108,7 +108,13 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
         }
         let next_look = running.next_look(next_poll);
         tokio::select! {
-            Some(done) = running.tasks.join_next_with_id() => running.ended(done),
+            Some(done) = running.tasks.join_next_with_id() => {
+                if let Some(handler) = running.ended(done)
+                    && context.flow.have_tokens_come_back(handler)
+                {
+                    running.go_on(handler);
+                }
+            }
             () = wake.notified(), if !stopping => {
                 running.all_hungry(&context.registry.current());
             }

@@ -20,8 +20,11 @@ use crate::store::transaction::Transaction;
 use super::handler::error_text::mask;
 use super::{ActiveHandler, Context};
 
-/// A call that found another about its object under way looks again after this, more or less.
+/// A call that found another about its object under way looks again after this, more or less: the second time
+/// and later after a quarter of the time that it has waited, but
 const BEHIND: Duration = Duration::from_millis(500);
+/// not after more. What is uncertain may be so for days.
+const BEHIND_MAX: Duration = Duration::from_secs(30);
 
 /// An event that says which object it is about and how new it is.
 #[derive(Debug)]
@@ -131,8 +134,13 @@ pub(super) fn one_per_object(
 
 /// How long a call waits that found another about its object under way: not as long as another node's that found
 /// this one.
-pub(super) fn behind_another() -> Duration {
-    BEHIND.mul_f64(0.5 + rand::random::<f64>())
+pub(super) fn behind_another(lease: &Lease) -> Duration {
+    behind(lease.progress.since_first, rand::random())
+}
+
+fn behind(waited: Duration, jitter: f64) -> Duration {
+    let wait = (waited / 4).clamp(BEHIND, BEHIND_MAX);
+    wait.mul_f64(0.5 + jitter)
 }
 
 /// The same for one call, before it is sent. Of two that were claimed at once the one that looks later sees the
@@ -200,4 +208,16 @@ fn stale(version: &Version, last: &str) -> Option<Verdict> {
             words(last)
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_waited_long_looks_less_often() {
+        let looks = [0, 1, 10, 60, 3_600].map(|s| behind(Duration::from_secs(s), 0.5).as_millis());
+        assert_eq!(looks, [500, 500, 2_500, 15_000, 30_000]);
+        assert_eq!(behind(Duration::ZERO, 0.0), BEHIND / 2);
+    }
 }

@@ -185,8 +185,8 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Unst
     match committed {
         Ok(()) => Ok(receipts),
         Err(error) => Err(Unstored {
+            unsure: is_connection_error(&error).then_some(receipts),
             error,
-            unsure: Some(receipts),
         }),
     }
 }

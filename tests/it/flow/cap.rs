@@ -184,11 +184,14 @@ async fn repetitions_that_are_put_off_leave_the_rate_to_the_calls_that_are_made(
     receiver.always(Reply::status(200));
     put_many(&app, "stripe", "evt_new", 20).await;
     until("the new ones are called", async || {
-        app.db.count("outcome").await == 20
+        let new =
+            "outcome o JOIN oncehook.event e ON e.id = o.event_id WHERE e.key LIKE 'evt_new%'";
+        app.db.count(new).await == 20
     })
     .await;
     let calls = u32::try_from(receiver.requests().len()).unwrap();
-    assert_eq!(calls, 110);
+    // More, if it took longer than the minute that the budget looks back upon.
+    assert!(calls >= 110, "{calls}");
     let left = tokens(&app.db, 200.0, 1.05).await;
     assert!(
         left >= 200.0 - f64::from(calls),
@@ -212,16 +215,22 @@ async fn what_is_skipped_for_its_age_takes_nothing_of_the_rate() {
         event["created"] = (1_760_000_000 + at_s).into();
         event
     };
-    for (key, at_s, result) in [("evt_2", 2, "succeeded"), ("evt_1", 1, "skipped")] {
+    // Without the token that comes back with the one that is skipped, the last would wait for a minute and a half.
+    let events = [
+        ("evt_2", 2, "succeeded"),
+        ("evt_1", 1, "skipped"),
+        ("evt_3", 3, "succeeded"),
+    ];
+    for (key, at_s, result) in events {
         put(&app, &happened(key, at_s)).await;
         for handler in ["ledger", "states"] {
             let outcome = app.until_outcome("stripe", key, handler).await;
             assert_eq!(outcome["result"], result, "{handler}: {outcome}");
         }
     }
-    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(receiver.requests().len(), 2);
     let left: Vec<f64> = app.db.all("SELECT tokens FROM oncehook.handler_cap").await;
-    assert!(left.iter().all(|left| *left >= 1.0), "{left:?}");
+    assert!(left.iter().all(|left| *left < 1.0), "{left:?}");
     app.db.verify().await;
 }
 
