@@ -81,11 +81,14 @@ CREATE TABLE oncehook.handler (
 -- Written: a row with its handler; updated by the claim of a capped handler, which holds the row's
 -- lock from before it counts the leases until its COMMIT. Never deleted.
 -- Apart from `handler`, whose rows are read and locked for other reasons.
+-- Updated too with the give-back of leases under which nothing was begun, which have their tokens back.
 -- Invariant: `tokens` is what was left at `refilled_at`, by the database's clock.
+-- `given_back`: tokens that ever came back; whoever gives back sees by it what others did since the claim.
 CREATE TABLE oncehook.handler_cap (
   handler_id  int PRIMARY KEY,
   tokens      float8 NOT NULL DEFAULT 0,
-  refilled_at timestamptz NOT NULL DEFAULT 'epoch'
+  refilled_at timestamptz NOT NULL DEFAULT 'epoch',
+  given_back  float8 NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- Receiving ----------------------------------------------------------------------------------------
@@ -700,7 +703,8 @@ END $$;
 -- Runs a `sql` handler over the locked deliveries of a settle batch, each in a block of its own,
 -- until `budget` of handler time is spent. Returns one row per delivery it ran. An ordinary
 -- exception is that delivery's verdict; deadlocks, serialization failures, lock time-outs and
--- cancellation end the whole batch.
+-- cancellation end the whole batch. What the function returns is looked up here: `answers_json` is what a node
+-- found when it started, and by that a new function's `retry` would be thrown away and its event booked as done.
 -- `responds`: it serves an operation, so what its answer says of the response is read too.
 CREATE FUNCTION oncehook.run_sql_handler(
   call text, answers_json bool, events uuid[], runs smallint[], attempts int[], effect_keys text[], source_names text[],
@@ -712,6 +716,9 @@ DECLARE
   began timestamptz := clock_timestamp();
   own_role name := current_user;
   own_session name := session_user;
+  called regprocedure := to_regprocedure(call || '(oncehook.delivered)');
+  returns regtype := (SELECT prorettype FROM pg_catalog.pg_proc WHERE oid = called);
+  undone bool;
   -- One statement for the whole batch: a look-up per event was planned anew each time and cost six
   -- times the handler. A cursor, so that one body at a time is in memory.
   stored CURSOR FOR
@@ -746,15 +753,23 @@ BEGIN
     END IF;
     event := (item.id, source_names[no], item.key, item.type, item.entity, item.occurred_at, item.received_at, item.body,
               effect_keys[no], runs[no], attempts[no]);
+    undone := false;
     BEGIN
-      IF answers_json THEN
+      IF returns = 'jsonb'::regtype THEN
         EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
         IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') OR jsonb_typeof(answer -> 'result') = 'null' THEN
-          -- Not done: what this try wrote goes with its block; the answer stays.
+          -- Not done: what this try wrote goes with its block; the answer stays. The function may raise this code
+          -- too: then it is an error like any other.
+          undone := true;
           RAISE EXCEPTION 'not done' USING ERRCODE = 'OHRET';
         END IF;
-      ELSE
+      ELSIF returns = 'void'::regtype THEN
         EXECUTE 'SELECT ' || call || '($1)' USING event;
+      ELSIF returns IS NULL THEN
+        -- A call may find another one, by a default or a polymorphic argument, whose answer nobody would read.
+        RAISE EXCEPTION 'there is no function %(oncehook.delivered) now', call;
+      ELSE
+        RAISE EXCEPTION 'the function returns % now: it must return void or jsonb', returns;
       END IF;
       IF responds THEN
         IF current_user <> own_role OR session_user <> own_session THEN
@@ -766,22 +781,22 @@ BEGIN
           FROM oncehook.response_of(answer) r;
       END IF;
       SET CONSTRAINTS ALL IMMEDIATE;
-    EXCEPTION WHEN SQLSTATE 'OHRET' THEN
-      NULL;
-    WHEN OTHERS THEN
+    EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE '40%' OR SQLSTATE IN ('55P03', '57014') THEN
         RAISE;
       END IF;
-      GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
-        column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
-      answer := NULL;
-      status := NULL; headers := NULL; body := NULL; external_id := NULL;
-      code := SQLSTATE;
-      message := SQLERRM;
-      object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
-                               'constraint ' || nullif(constraint_name, ''));
-      -- Only where it happened; the quoted statement may hold values.
-      line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+      IF NOT undone THEN
+        GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
+          column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
+        answer := NULL;
+        status := NULL; headers := NULL; body := NULL; external_id := NULL;
+        code := SQLSTATE;
+        message := SQLERRM;
+        object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
+                                 'constraint ' || nullif(constraint_name, ''));
+        -- Only where it happened; the quoted statement may hold values.
+        line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+      END IF;
     END;
     -- The next one does not run in a role that this one took on.
     IF current_user <> own_role OR session_user <> own_session THEN
@@ -794,4 +809,8 @@ BEGIN
     EXIT WHEN clock_timestamp() - began > budget OR response_bytes > 8388608;
   END LOOP;
   CLOSE stored;
+  -- Replaced in the middle: what it answered was perhaps not read. Nothing of it stays.
+  IF to_regprocedure(call || '(oncehook.delivered)') IS DISTINCT FROM called THEN
+    RAISE EXCEPTION 'the function was replaced while it ran' USING ERRCODE = 'serialization_failure';
+  END IF;
 END $$;

@@ -1,16 +1,17 @@
 //! Single calls of `http` and `external` handlers: each goes out and is settled by itself.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::domain::operation::Told;
 use crate::domain::{Ending, Verdict};
-use crate::store::StoreError;
 use crate::store::delivery::Lease;
-use crate::store::handling::{self, Payload};
+use crate::store::handling::{self, Part, Payload};
 use crate::store::lanes;
 use crate::store::locked::Plans;
 use crate::store::transaction::is_connection_error;
+use crate::store::{StoreError, cap};
 
 use super::flow::{Begun, Tries};
 use super::handler::{
@@ -19,6 +20,7 @@ use super::handler::{
     function::delivered,
 };
 use super::newer::{self, Guarded, Versioned};
+use super::running::Running;
 use super::settle::{self, Transitions};
 use super::work::{Back, give_back, not_written, put_back};
 use super::{ActiveHandler, Context, Outside};
@@ -31,67 +33,70 @@ const START_WITHIN: Duration = Duration::from_secs(3);
 const AWAY: Duration = Duration::from_millis(500);
 
 /// A lease of a handler that makes calls, with what is sent.
-pub(super) struct Call {
+struct Call {
     lease: Lease,
     payload: Option<Payload>,
     begun: Begun,
     claimed_at: Instant,
 }
 
-/// Loads the payloads of claimed calls in one query. What cannot be started in time is given
-/// back, repetitions beyond their budget are put off.
-pub(super) async fn prepare(
+/// Begins claimed calls as their payloads are read, a part at a time. Those about an object that has another here, and
+/// repetitions beyond their budget, are put off: how many, is returned. What cannot be started in time is given back.
+pub(super) async fn start(
     context: &Context,
     handler: &Arc<ActiveHandler>,
     leases: Vec<Lease>,
     claimed_at: Instant,
     alone: bool,
-) -> Vec<Call> {
+    running: &mut Running,
+) -> usize {
+    let (leases, others) = newer::one_per_object(handler, leases);
+    let waits: Vec<Duration> = others.iter().map(newer::behind_another).collect();
+    put_back(context, &others, Back::Later(&waits), handler.spec.lease).await;
     let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
     let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
     put_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
-    let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
-    if leases.is_empty() {
-        return Vec::new();
-    }
-    let loaded = async {
-        context
-            .registry
-            .learn_names(&context.store, &leases)
-            .await?;
-        let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
-        let connection = context.store.dispatch().await?;
-        handling::payloads(&connection, &events).await
-    }
-    .await;
-    match loaded {
-        Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
-            .into_iter()
-            .zip(begun)
-            .map(|(lease, begun)| {
-                let payload = payloads.remove(&lease.event_id);
-                Call {
-                    lease,
-                    payload,
-                    begun,
-                    claimed_at,
-                }
-            })
-            .collect(),
-        Ok(_) => {
+    let put_off = others.len() + later.len();
+    let mut waiting: VecDeque<(Lease, Begun)> = begun.into();
+    while !waiting.is_empty() {
+        let leases: Vec<Lease> = waiting.iter().map(|(lease, _)| lease.clone()).collect();
+        let part = match payloads(context, &leases).await {
+            Ok(part) if claimed_at.elapsed() <= START_WITHIN => Some(part),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
+                None
+            }
+        };
+        let Some(mut part) = part else {
             give_back(context, &leases, handler.spec.lease).await;
-            Vec::new()
-        }
-        Err(error) => {
-            tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
-            give_back(context, &leases, handler.spec.lease).await;
-            Vec::new()
+            break;
+        };
+        for (lease, begun) in waiting.drain(..part.read.min(leases.len())) {
+            let payload = part.payloads.remove(&lease.event_id);
+            let call = Call {
+                lease,
+                payload,
+                begun,
+                claimed_at,
+            };
+            running.spawn(handler.id, run(context.clone(), Arc::clone(handler), call));
         }
     }
+    put_off
+}
+
+/// The next part of what these leases are about.
+async fn payloads(context: &Context, leases: &[Lease]) -> Result<Part, StoreError> {
+    let registry = &context.registry;
+    registry.learn_names(&context.store, leases).await?;
+    let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let connection = context.store.dispatch().await?;
+    handling::payloads(&connection, &events).await
 }
 
 /// Makes one call and settles it. No transaction is open while it is on its way.
-pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Call) {
+async fn run(context: Context, handler: Arc<ActiveHandler>, call: Call) {
     let Call {
         lease,
         payload,
@@ -131,7 +136,11 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
             let answer = (verdict, Told::default());
             return settle_call(&context, &handler, ended, answer, began).await;
         }
-        Ok(Guarded::Later) => {}
+        Ok(Guarded::Later) => {
+            begun.put_off();
+            let wait = [newer::behind_another(&lease)];
+            return put_back(&context, &[lease], Back::Later(&wait), handler.spec.lease).await;
+        }
         Err(error) => {
             tracing::warn!(error = %error, handler = %handler.spec.name, "not compared with what was applied; the lease is given back");
             return give_back(&context, &[lease], handler.spec.lease).await;
@@ -292,11 +301,19 @@ async fn settle_once(
             transitions.evidence(handler, lease, (verdict, told), began);
         }
         transitions.write(handler, &transaction).await?;
+        if !locked.ours.is_empty() && ended.event.is_none() {
+            cap::give_back(&transaction, leases, 1).await?;
+        }
         Ok(())
     }
     .await;
     match written {
-        Ok(()) => transaction.commit().await?,
+        Ok(()) => {
+            transaction.commit().await?;
+            if ended.event.is_none() {
+                context.flow.tokens_came_back(handler.id);
+            }
+        }
         Err(NotSettled::Store(error)) => {
             transaction.rollback(&error).await;
             return Err(NotSettled::Store(error));

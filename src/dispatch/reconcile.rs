@@ -184,7 +184,9 @@ async fn event(
 ) -> Result<Option<Delivered>, StoreError> {
     let lease = &doubt.lease;
     let connection = context.store.dispatch().await?;
-    let mut payloads = handling::payloads(&connection, &[lease.event_id]).await?;
+    let mut payloads = handling::payloads(&connection, &[lease.event_id])
+        .await?
+        .payloads;
     let payload = payloads.remove(&lease.event_id);
     Ok(match (&lease.event, payload) {
         (Some(event), Some(payload)) => {

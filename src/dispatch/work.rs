@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::domain::Verdict;
 use crate::domain::operation::Told;
 use crate::store::StoreError;
+use crate::store::cap;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::flow;
 use crate::store::lanes;
@@ -106,6 +107,7 @@ async fn batch_once(
         .await
         // No handler has run: nothing is lost, whatever went wrong.
         .map_err(Failure::NotBegun)?;
+    let mut stale = 0;
     let settled = async {
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
         let mut transitions = Transitions::default();
@@ -116,6 +118,7 @@ async fn batch_once(
         let mut running = Vec::with_capacity(ours.len());
         let mut versions = Vec::with_capacity(ours.len());
         let guarded = newer::guard(&transaction, handler, &ours).await?;
+        stale = guarded.iter().filter(|g| g.is_stale()).count() as u64;
         for (lease, guarded) in ours.into_iter().zip(guarded) {
             match guarded {
                 Guarded::Run(versioned) => {
@@ -156,12 +159,16 @@ async fn batch_once(
         );
         planned?;
         written?;
+        cap::give_back(&transaction, batch, stale).await?;
         Ok((transitions, rest))
     }
     .await;
     match settled {
         Ok((transitions, rest)) => {
             transaction.commit().await.map_err(Failure::Broken)?;
+            if stale > 0 {
+                context.flow.tokens_came_back(handler.id);
+            }
             transitions.report(&context.wake, handler);
             Ok(rest)
         }
@@ -379,7 +386,13 @@ pub(super) async fn put_back(context: &Context, leases: &[Lease], back: Back<'_>
         }
         .await;
         match given {
-            Ok(_) => return,
+            Ok(_) => {
+                let limited = leases.iter().find(|lease| lease.rate_token.is_some());
+                if let Some(lease) = limited {
+                    context.flow.tokens_came_back(lease.handler_id);
+                }
+                return;
+            }
             Err(error) => {
                 tracing::debug!(error = %error, leases = leases.len(), "leases not given back yet");
                 tokio::time::sleep(PAUSE).await;

@@ -149,14 +149,26 @@ pub(super) async fn replay(store: Store, registry: Arc<Registry>, stored: Arc<No
 /// Reads the gauges.
 pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
     loop {
-        let known: Vec<i32> = registry.current().handlers.keys().copied().collect();
-        match store.gauges(&known).await {
+        let active = registry.current();
+        let known: Vec<i32> = active.handlers.keys().copied().collect();
+        let internal: Vec<i32> = super::internals(&active)
+            .sources
+            .iter()
+            .map(|(id, _)| *id)
+            .collect();
+        match store.gauges(&known, &internal).await {
             Ok(gauges) => {
                 telemetry::gauges(&gauges);
                 if gauges.unknown_handler > 0 && !known.is_empty() {
                     tracing::warn!(
                         deliveries = gauges.unknown_handler,
                         "deliveries wait for handlers that this node does not know"
+                    );
+                }
+                if gauges.emitted_unknown_source > 0 && !internal.is_empty() {
+                    tracing::warn!(
+                        events = gauges.emitted_unknown_source,
+                        "emitted events wait for sources that this node does not know"
                     );
                 }
                 if gauges.days_ahead < 2 {

@@ -333,6 +333,13 @@ pub(super) fn failed(error: &StoreError) -> HttpResponse {
             text.clone(),
         )
         .response(),
+        StoreError::CountUnderWay => Problem::with(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "count-under-way",
+            "Runs are being counted",
+            error.to_string(),
+        )
+        .response(),
         StoreError::Refused(detail) => Problem::with(
             StatusCode::CONFLICT,
             "refused",
@@ -420,6 +427,7 @@ mod tests {
         assert_eq!(status(&StoreError::Refused("still live".into())), 409);
         let (text, until) = ("under way".to_owned(), jiff::Timestamp::MAX);
         assert_eq!(status(&StoreError::CallUnderWay { text, until }), 409);
+        assert_eq!(status(&StoreError::CountUnderWay), 503);
         assert_eq!(status(&StoreError::Unavailable("refused".into())), 503);
         assert_eq!(status(&StoreError::NotDurable), 503);
     }

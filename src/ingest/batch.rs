@@ -75,7 +75,11 @@ async fn divide(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
                 }
             },
             Err(error) => {
-                tracing::error!(error = %error, requests = part.len(), "batch not stored");
+                if emitted(part).len() == part.len() {
+                    tracing::warn!(error = %error, events = part.len(), "emitted events are not known to be stored; what is not comes again");
+                } else {
+                    tracing::error!(error = %error, requests = part.len(), "batch not stored");
+                }
                 answers.extend(part.iter().map(|_| Err(DATABASE)));
             }
         }
@@ -85,12 +89,23 @@ async fn divide(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
 
 async fn with_retries(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, StoreError> {
     let mut tries = 0;
+    let mut unsure = None;
     loop {
         tries += 1;
         let error = match once(store, batch).await {
             Ok(receipts) => return Ok(receipts),
-            Err(error) => error,
+            Err(unstored) => {
+                unsure = unstored.unsure.or(unsure);
+                unstored.error
+            }
         };
+        if unsure.is_some()
+            && have_left(store, batch).await
+            && let Some(receipts) = unsure
+        {
+            tracing::info!(error = %error, events = batch.len(), "the reply to a COMMIT was lost; what was emitted is stored");
+            return Ok(receipts);
+        }
         let again =
             is_transient(&error) || is_missing_partition(&error) || is_stale_connection(&error);
         if !again || tries >= TRIES {
@@ -105,8 +120,40 @@ async fn with_retries(store: &Store, batch: &[&Submission]) -> Result<Vec<Receip
     }
 }
 
+/// Why a batch is not known to be stored.
+struct Unstored {
+    error: StoreError,
+    /// Its receipts, if its COMMIT may have gone through.
+    unsure: Option<Vec<Receipt>>,
+}
+
+impl From<StoreError> for Unstored {
+    fn from(error: StoreError) -> Self {
+        Self {
+            error,
+            unsure: None,
+        }
+    }
+}
+
+/// The places in the outbox of what was emitted.
+fn emitted(batch: &[&Submission]) -> Vec<i64> {
+    let place = |submission: &&Submission| match submission.origin {
+        Origin::Emitted { id, .. } => Some(id),
+        Origin::Request => None,
+    };
+    batch.iter().filter_map(place).collect()
+}
+
+/// Whether a whole batch has left the outbox, which it leaves in the transaction that stores it. A request
+/// leaves no such trace: its batch is written again, and finds itself.
+async fn have_left(store: &Store, batch: &[&Submission]) -> bool {
+    let ids = emitted(batch);
+    ids.len() == batch.len() && store.have_left_outbox(&ids).await.unwrap_or(false)
+}
+
 /// One transaction over the whole batch.
-async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, StoreError> {
+async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Unstored> {
     let connection = store.ingest().await?;
     let requests: Vec<NewRequest<'_>> = batch.iter().map(|s| new_request(s)).collect();
     let items: Vec<NewItem<'_>> = batch
@@ -126,18 +173,25 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             .map(|_| Receipt { items: Vec::new() })
             .collect());
     }
-    let fates = reserve_and_record(&connection, batch, &requests, &items).await;
+    let written = reserve_and_record(&connection, batch, &requests, &items).await;
     // Also after an error: a COMMIT whose answer was lost may have gone through. No answer waits.
     store.recheck_lanes(lanes_of(&items));
-    let fates = fates?;
+    let (fates, committed) = written?;
     // The answers are built before this point; nothing below can fail.
     let mut fates = fates.into_iter();
-    Ok(batch
+    let receipts = batch
         .iter()
         .map(|s| Receipt {
             items: fates.by_ref().take(s.items.len()).collect(),
         })
-        .collect())
+        .collect();
+    match committed {
+        Ok(()) => Ok(receipts),
+        Err(error) => Err(Unstored {
+            unsure: is_connection_error(&error).then_some(receipts),
+            error,
+        }),
+    }
 }
 
 /// Where deliveries of a batch wait for their turn.
@@ -149,29 +203,30 @@ fn lanes_of(items: &[NewItem<'_>]) -> impl Iterator<Item = LaneOf> {
     })
 }
 
+/// Writes the batch; what became of each item, and what became of the COMMIT.
 async fn reserve_and_record(
     connection: &Connection,
     batch: &[&Submission],
     requests: &[NewRequest<'_>],
     items: &[NewItem<'_>],
-) -> Result<Vec<(Uuid, Fate)>, StoreError> {
+) -> Result<(Vec<(Uuid, Fate)>, Result<(), StoreError>), StoreError> {
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
     let recorded: Result<_, StoreError> = async {
         let fates = settle_losers(&transaction, (batch, requests), items, &won).await?;
-        let emitted = batch
-            .iter()
-            .filter_map(|submission| match submission.origin {
-                Origin::Emitted { id, .. } => Some(id),
-                Origin::Request => None,
-            });
-        let emitted: Vec<i64> = emitted.collect();
+        let emitted = emitted(batch);
         if !emitted.is_empty() {
             ingest::take_emitted(&transaction, &emitted).await?;
         }
         Ok(fates)
     }
     .await;
-    transaction.end(recorded).await
+    match recorded {
+        Ok(fates) => Ok((fates, transaction.commit().await)),
+        Err(error) => {
+            transaction.rollback(&error).await;
+            Err(error)
+        }
+    }
 }
 
 /// Reads the losers in a statement of their own, judges them, records receipts and conflicts.

@@ -21,6 +21,7 @@ pub(crate) mod latest;
 pub mod ledger;
 pub(crate) mod locked;
 pub mod migrate;
+mod missing;
 mod names;
 pub(crate) mod operation;
 pub(crate) mod operation_gauges;
@@ -46,9 +47,10 @@ mod work;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 pub use error::StoreError;
+pub use missing::{MissingOrder, MissingPage};
 pub use operation::OperationFilter;
 pub use replay::ReplayRequest;
 pub use resolve::{Resolution, ResolveRequest};
@@ -86,6 +88,8 @@ struct Pools {
     lanes: Pending,
     /// Set when it was looked.
     pooling_fits: OnceCell<()>,
+    /// One count of a bulk replay at a time.
+    count: Semaphore,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
@@ -119,6 +123,7 @@ impl Store {
             names,
             lanes: Pending::default(),
             pooling_fits: OnceCell::new(),
+            count: Semaphore::new(1),
             settings,
             runtime,
         })))

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::domain::{DecidedBy, EffectKey, Ending, OnUnknown};
-use crate::telemetry::clean_resource;
+use crate::telemetry::{clean, clean_resource};
 
 use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
@@ -15,6 +15,8 @@ use super::replay::{self, handler_by_name};
 use super::transaction::{Limits, Transaction};
 use super::uncertain::{self, Decided, Evidence, Live};
 use super::{Store, StoreError, audit};
+
+const LANE_HEAD: &str = include_str!("sql/lane_head.sql");
 
 /// What a person decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -132,12 +134,11 @@ async fn resolve_in(
 ) -> Result<(Resolved, Option<LaneOf>), StoreError> {
     let known = handler_by_name(transaction, &request.handler).await?;
     let handler = &known.registered;
-    let of_pair = |why: &str| {
-        format!(
-            "event {} of {} and handler {}: {why}",
-            found.key, request.source, request.handler
-        )
-    };
+    let pair = format!(
+        "event {} of {} and handler {}",
+        found.key, request.source, request.handler
+    );
+    let of_pair = |why: &str| format!("{pair}: {why}");
     let refused = |why: String| Err(StoreError::Refused(of_pair(&why)));
     let Some(live) = uncertain::look(transaction, found.event_id, handler.id).await? else {
         return refused(
@@ -145,7 +146,10 @@ async fn resolve_in(
         );
     };
     if !live.is_uncertain() && !live.is_held() {
-        return refused(not_open_to_decision(&live));
+        return refused(match &live.lane {
+            Some(lane) if live.state == "blocked" => behind(transaction, handler.id, lane).await?,
+            _ => not_open_to_decision(&live),
+        });
     }
     let effect_key = EffectKey::derive(
         &found.source_first_name,
@@ -206,9 +210,7 @@ async fn resolve_in(
             uncertain::ask(transaction, id).await?;
         }
         None if live.is_held() => {
-            let Some(next) = live.run.checked_add(1) else {
-                return refused(format!("run {} is the last there can be", live.run));
-            };
+            let next = replay::number_after(live.run, &pair)?;
             replay::begin_anew(transaction, &known, found.event_id, live.run).await?;
             new_run = Some(next);
         }
@@ -302,6 +304,30 @@ fn not_to_be_asked(live: &Live, on_unknown: Option<&str>) -> Option<String> {
         "its receiver cannot be asked, on_unknown is {:?}: give the handler a `probe` first, or find out yourself \
          and say succeeded, failed, retry or dead",
         on_unknown.unwrap_or("not registered")
+    ))
+}
+
+/// Why nothing is decided about what waits in its lane, for whom it waits, and what to do.
+async fn behind(
+    transaction: &Transaction<'_>,
+    handler_id: i32,
+    lane: &str,
+) -> Result<String, StoreError> {
+    let rows = transaction.query(LANE_HEAD, &[&handler_id, &lane]).await?;
+    let Some(head) = rows.first() else {
+        return Ok(
+            "it is blocked, and its lane goes on by itself: there is nothing to decide".into(),
+        );
+    };
+    let (source, key, state): (&str, &str, &str) = (head.get(0), head.get(1), head.get(2));
+    let next = match state {
+        "held" | "uncertain" => "decide about that one first: its lane goes on then",
+        _ => "there is nothing to decide: it comes when that one has ended",
+    };
+    Ok(format!(
+        "it is blocked: it waits in its lane behind event {} of {}, which is {state}; {next}",
+        clean(key),
+        clean(source)
     ))
 }
 

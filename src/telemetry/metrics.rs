@@ -74,6 +74,10 @@ pub const RESPONSES: &str = "oncehook_webhook_responses_total";
 pub const RESPONSE_SECONDS: &str = "oncehook_webhook_seconds";
 /// Deliveries of handlers this node does not know.
 pub const UNKNOWN_HANDLER: &str = "oncehook_deliveries_unknown_handler";
+/// Gauge: how long the oldest emitted event has been waiting to be stored, in seconds.
+pub const EMITTED_OLDEST: &str = "oncehook_emitted_oldest_seconds";
+/// Gauge: of the oldest 10,000 that wait, those emitted to a source that this node does not know.
+pub const EMITTED_UNKNOWN_SOURCE: &str = "oncehook_emitted_unknown_source";
 /// Days for which partitions exist already.
 pub const PARTITIONS_AHEAD: &str = "oncehook_partitions_ahead_days";
 
@@ -266,6 +270,10 @@ pub struct Gauges {
     pub uncertain_for_people: i64,
     /// Seconds since the oldest of them became uncertain.
     pub uncertain_oldest_s: f64,
+    /// Seconds since the oldest event that waits to be stored was emitted.
+    pub emitted_oldest_s: f64,
+    /// Of those that wait, events of sources this node does not know.
+    pub emitted_unknown_source: i64,
 }
 
 /// Publishes what was read.
@@ -284,6 +292,8 @@ pub fn gauges(read: &Gauges) {
     gauge!(DELIVERIES_UNCERTAIN).set(count(read.uncertain));
     gauge!(UNCERTAIN_FOR_PEOPLE).set(count(read.uncertain_for_people));
     gauge!(UNCERTAIN_OLDEST).set(read.uncertain_oldest_s);
+    gauge!(EMITTED_OLDEST).set(read.emitted_oldest_s);
+    gauge!(EMITTED_UNKNOWN_SOURCE).set(count(read.emitted_unknown_source));
 }
 
 /// Counts above 2^53 lose their last digits, which no gauge needs.
@@ -407,6 +417,20 @@ fn describe() {
         UNKNOWN_HANDLER,
         "Deliveries of handlers this node does not know"
     );
+    describe_flow();
+}
+
+/// What waits, and what holds it back.
+fn describe_flow() {
+    describe_gauge!(
+        EMITTED_OLDEST,
+        Unit::Seconds,
+        "How long the oldest emitted event has been waiting to be stored"
+    );
+    describe_gauge!(
+        EMITTED_UNKNOWN_SOURCE,
+        "Emitted events of sources this node does not know"
+    );
     describe_gauge!(PAUSED, "Deliveries that wait because of a pause");
     describe_gauge!(
         PAUSED_LANES,
@@ -467,6 +491,8 @@ mod tests {
             uncertain: 2,
             uncertain_for_people: 1,
             uncertain_oldest_s: 90.0,
+            emitted_oldest_s: 0.2,
+            emitted_unknown_source: 3,
         });
         handler_paused("h", true);
         source_paused("s", false);
@@ -501,6 +527,8 @@ mod tests {
             STUCK,
             UNREADABLE,
             UNKNOWN_HANDLER,
+            EMITTED_OLDEST,
+            EMITTED_UNKNOWN_SOURCE,
             PARTITIONS_AHEAD,
             OLDEST_SNAPSHOT,
             DEAD_ROWS,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::handling::SqlFailure;
-use crate::store::ledger::{self, Claimed, OtherDatabase, SqlEvent};
+use crate::store::ledger::{self, Claimed, OtherDatabase, Returned, SqlEvent};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry::clean;
 
@@ -75,7 +75,15 @@ async fn once(
         return Ok(committed(transaction, answer::verdict(known.as_ref())).await);
     }
     let value = match ledger::run(&transaction, function, event).await {
-        Ok(value) => value,
+        Ok(Returned::Answer(value)) => value,
+        Ok(Returned::OfType(other)) => {
+            transaction.undo().await;
+            let error = format!("the function returns {other} now: it must return void or jsonb");
+            return Ok(answered(Verdict::Retry {
+                after: None,
+                error: clean(&error).into_owned(),
+            }));
+        }
         Err(error) => {
             let sent = failed(&error, timeout);
             transaction.rollback(&error).await;
@@ -96,9 +104,8 @@ async fn once(
             transaction.rollback(&error).await;
             match error {
                 StoreError::RowCount { .. } => Ok(answered(Verdict::Permanent {
-                    error:
-                        "the handler has ended its transaction, or changed its row of the ledger"
-                            .to_owned(),
+                    error: "the handler has ended its transaction, or changed its row of the ledger or the setting oncehook.effect_key"
+                        .to_owned(),
                 })),
                 error => Err(error),
             }

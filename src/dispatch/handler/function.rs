@@ -1,5 +1,6 @@
 //! The `function` kind: your own code in the engine's transaction.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::store::locked;
 use crate::store::transaction::Transaction;
 use crate::store::{
     StoreError, Work,
-    handling::{self, Payload},
+    handling::{self, Part, Payload},
 };
 use crate::telemetry::{clean, clean_resource};
 
@@ -138,8 +139,11 @@ pub(super) async fn run(
     xact: &str,
 ) -> Result<Vec<Ran>, RunError> {
     let began = Instant::now();
-    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let mut payloads = handling::payloads_within(transaction, &events).await?;
+    let mut part = Part {
+        payloads: HashMap::new(),
+        read: 0,
+    };
+    let mut read = 0;
     let mut ran = Vec::with_capacity(leases.len());
     let mut response_bytes = 0;
     for (index, lease) in leases.iter().enumerate() {
@@ -148,7 +152,14 @@ pub(super) async fn run(
             ran.push(Ran::NotRun);
             continue;
         }
-        let (Some(stored), Some(payload)) = (&lease.event, payloads.remove(&lease.event_id)) else {
+        if index >= read {
+            let rest = leases.iter().skip(index).map(|l| l.event_id);
+            let rest: Vec<Uuid> = rest.collect();
+            part = handling::payloads_within(transaction, &rest).await?;
+            read = index + part.read;
+        }
+        let payload = part.payloads.remove(&lease.event_id);
+        let (Some(stored), Some(payload)) = (&lease.event, payload) else {
             ran.push(Ran::of(Verdict::payload_expired()));
             continue;
         };

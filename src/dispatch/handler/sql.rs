@@ -14,8 +14,6 @@ use super::{answer, error_text};
 
 /// SQLSTATE that a handler raises for "no later try can succeed".
 pub(crate) const PERMANENT: &str = "OH001";
-/// SQLSTATE of the engine's loop for an event whose payload is gone.
-const PAYLOAD_EXPIRED: &str = "OH404";
 
 pub(super) async fn run(
     context: &Context,
@@ -56,7 +54,8 @@ pub(super) async fn run(
             continue;
         };
         let outcome = match done.result {
-            Ok(value) => {
+            None => Ran::of(expired()),
+            Some(Ok(value)) => {
                 let external_id = done.told.external_id;
                 let told = Told {
                     external_id: external_id.map(|id| clean_resource(&id).into_owned()),
@@ -66,8 +65,8 @@ pub(super) async fn run(
             }
             // SET CONSTRAINTS stays in force for the rest of the transaction, so a constraint
             // failure among others may be the batch's doing.
-            Err(failure) if among_others && failure.code.starts_with("23") => Ran::Confirm,
-            Err(failure) => Ran::of(verdict(&failure)),
+            Some(Err(failure)) if among_others && failure.code.starts_with("23") => Ran::Confirm,
+            Some(Err(failure)) => Ran::of(verdict(&failure)),
         };
         set(&mut ran, *position, outcome);
     }
@@ -87,7 +86,6 @@ fn expired() -> Verdict {
 /// What an exception of the function means.
 pub(super) fn verdict(failure: &SqlFailure) -> Verdict {
     match failure.code.as_str() {
-        PAYLOAD_EXPIRED => expired(),
         // A handler that would COMMIT or ROLLBACK does so at every try.
         PERMANENT | "2D000" => Verdict::Permanent {
             error: error_text::of_sql(failure),

@@ -166,6 +166,9 @@ DECLARE
   began timestamptz := clock_timestamp();
   own_role name := current_user;
   own_session name := session_user;
+  called regprocedure := to_regprocedure(call || '(oncehook.delivered)');
+  returns regtype := (SELECT prorettype FROM pg_catalog.pg_proc WHERE oid = called);
+  undone bool;
   -- One statement for the whole batch: a look-up per event was planned anew each time and cost six
   -- times the handler. A cursor, so that one body at a time is in memory.
   stored CURSOR FOR
@@ -200,15 +203,23 @@ BEGIN
     END IF;
     event := (item.id, source_names[no], item.key, item.type, item.entity, item.occurred_at, item.received_at, item.body,
               effect_keys[no], runs[no], attempts[no]);
+    undone := false;
     BEGIN
-      IF answers_json THEN
+      IF returns = 'jsonb'::regtype THEN
         EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
         IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') OR jsonb_typeof(answer -> 'result') = 'null' THEN
-          -- Not done: what this try wrote goes with its block; the answer stays.
+          -- Not done: what this try wrote goes with its block; the answer stays. The function may raise this code
+          -- too: then it is an error like any other.
+          undone := true;
           RAISE EXCEPTION 'not done' USING ERRCODE = 'OHRET';
         END IF;
-      ELSE
+      ELSIF returns = 'void'::regtype THEN
         EXECUTE 'SELECT ' || call || '($1)' USING event;
+      ELSIF returns IS NULL THEN
+        -- A call may find another one, by a default or a polymorphic argument, whose answer nobody would read.
+        RAISE EXCEPTION 'there is no function %(oncehook.delivered) now', call;
+      ELSE
+        RAISE EXCEPTION 'the function returns % now: it must return void or jsonb', returns;
       END IF;
       IF responds THEN
         IF current_user <> own_role OR session_user <> own_session THEN
@@ -220,22 +231,22 @@ BEGIN
           FROM oncehook.response_of(answer) r;
       END IF;
       SET CONSTRAINTS ALL IMMEDIATE;
-    EXCEPTION WHEN SQLSTATE 'OHRET' THEN
-      NULL;
-    WHEN OTHERS THEN
+    EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE '40%' OR SQLSTATE IN ('55P03', '57014') THEN
         RAISE;
       END IF;
-      GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
-        column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
-      answer := NULL;
-      status := NULL; headers := NULL; body := NULL; external_id := NULL;
-      code := SQLSTATE;
-      message := SQLERRM;
-      object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
-                               'constraint ' || nullif(constraint_name, ''));
-      -- Only where it happened; the quoted statement may hold values.
-      line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+      IF NOT undone THEN
+        GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
+          column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
+        answer := NULL;
+        status := NULL; headers := NULL; body := NULL; external_id := NULL;
+        code := SQLSTATE;
+        message := SQLERRM;
+        object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
+                                 'constraint ' || nullif(constraint_name, ''));
+        -- Only where it happened; the quoted statement may hold values.
+        line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+      END IF;
     END;
     -- The next one does not run in a role that this one took on.
     IF current_user <> own_role OR session_user <> own_session THEN
@@ -248,4 +259,8 @@ BEGIN
     EXIT WHEN clock_timestamp() - began > budget OR response_bytes > 8388608;
   END LOOP;
   CLOSE stored;
+  -- Replaced in the middle: what it answered was perhaps not read. Nothing of it stays.
+  IF to_regprocedure(call || '(oncehook.delivered)') IS DISTINCT FROM called THEN
+    RAISE EXCEPTION 'the function was replaced while it ran' USING ERRCODE = 'serialization_failure';
+  END IF;
 END $$;
