@@ -46,12 +46,11 @@ impl ActiveHandler {
             Ending::Succeeded | Ending::Failed | Ending::Skipped => told.response.clone(),
             Ending::Dead | Ending::Cancelled => None,
         };
-        Some(match given {
-            Some(given) => given.fitted(&spec.headers),
-            None => {
-                let external_id = told.external_id.as_deref();
-                Response::made_up(&self.spec.name, ending, by, resource, external_id)
-            }
+        Some(if let Some(given) = given {
+            given.fitted(&spec.headers)
+        } else {
+            let external_id = told.external_id.as_deref();
+            Response::made_up(&self.spec.name, ending, by, resource, external_id)
         })
     }
 

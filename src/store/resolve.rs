@@ -5,13 +5,14 @@ use std::iter;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::domain::{DecidedBy, EffectKey, Ending, OnUnknown};
 use crate::telemetry::{clean, clean_resource};
 
 use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
-use super::replay::{self, handler_by_name};
+use super::replay::{self, Handler, handler_by_name};
 use super::transaction::{Limits, Transaction};
 use super::uncertain::{self, Decided, Evidence, Live};
 use super::{Store, StoreError, audit};
@@ -174,34 +175,8 @@ async fn resolve_in(
     let mut new_run = None;
     match request.resolution.ending() {
         Some(ending) => {
-            let said = request.evidence.as_deref().map(clean_resource);
-            let resource = match ending {
-                Ending::Succeeded => kept
-                    .as_ref()
-                    .and_then(|k| k.resource.as_deref())
-                    .or(said.as_deref()),
-                _ => None,
-            };
-            let by = DecidedBy::Operator;
-            // The receiver's own words, if they say the same.
-            let told = kept.as_ref().filter(|kept| kept.answer == ending.as_str());
-            let told = told.map(|kept| &kept.told);
-            let external_id = told.and_then(|told| told.external_id.as_deref());
-            let made_up = known.made_up(ending, by, resource, external_id);
-            let response = made_up.as_ref().map(|made_up| {
-                let received = told.and_then(|told| told.response.as_ref());
-                received.unwrap_or(made_up)
-            });
-            let decided = Decided {
-                ending,
-                by,
-                reason: Some(&request.reason),
-                resource,
-                external_id,
-                response,
-            };
             let row = (found.event_id, handler.id, &live);
-            uncertain::finish(transaction, row, &decided).await?;
+            finish(transaction, request, &known, row, ending, kept.as_ref()).await?;
         }
         None if request.resolution == Resolution::Probe => {
             if let Some(why) = not_to_be_asked(&live, known.on_unknown.as_deref()) {
@@ -239,6 +214,43 @@ async fn resolve_in(
         effect_key: effect_key.as_str().to_owned(),
     };
     Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// Ends it as the person says. What the receiver has answered late is kept with it, if it says the same.
+async fn finish(
+    transaction: &Transaction<'_>,
+    request: &ResolveRequest,
+    known: &Handler,
+    row: (Uuid, i32, &Live),
+    ending: Ending,
+    kept: Option<&Evidence>,
+) -> Result<(), StoreError> {
+    let said = request.evidence.as_deref().map(clean_resource);
+    let resource = match ending {
+        Ending::Succeeded => kept
+            .and_then(|kept| kept.resource.as_deref())
+            .or(said.as_deref()),
+        _ => None,
+    };
+    let by = DecidedBy::Operator;
+    // The receiver's own words, if they say the same.
+    let told = kept.filter(|kept| kept.answer == ending.as_str());
+    let told = told.map(|kept| &kept.told);
+    let external_id = told.and_then(|told| told.external_id.as_deref());
+    let made_up = known.made_up(ending, by, resource, external_id);
+    let response = made_up.as_ref().map(|made_up| {
+        let received = told.and_then(|told| told.response.as_ref());
+        received.unwrap_or(made_up)
+    });
+    let decided = Decided {
+        ending,
+        by,
+        reason: Some(&request.reason),
+        resource,
+        external_id,
+        response,
+    };
+    uncertain::finish(transaction, row, &decided).await
 }
 
 /// Writes the audit, with what was known before.

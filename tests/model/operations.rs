@@ -53,6 +53,7 @@ enum Live {
 
 /// An intent: an event, its delivery, its last outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 struct Intent {
     content: u8,
     generation: u8,
@@ -198,7 +199,7 @@ impl Operations {
         }
     }
 
-    fn begin(self, state: &mut State, request: usize, generation: u8) {
+    fn begin(state: &mut State, request: usize, generation: u8) {
         state.intents.push(Intent {
             content: CONTENT[request],
             generation,
@@ -221,7 +222,7 @@ impl Operations {
 
     fn submit(self, state: &mut State, request: usize) {
         let Some(key) = state.key else {
-            self.begin(state, request, 0);
+            Self::begin(state, request, 0);
             return;
         };
         let known = state.intents[usize::from(key.intent)];
@@ -258,7 +259,7 @@ impl Operations {
         } else {
             state.intents[usize::from(saw)].generation
         };
-        self.begin(state, request, generation);
+        Self::begin(state, request, generation);
     }
 
     /// One reading of the table for a request that waits.
@@ -286,7 +287,7 @@ impl Operations {
             time_left,
             may_begin,
         };
-        state.requests[request] = match operation::decide(&asked, Some(&record), &spec()) {
+        state.requests[request] = match operation::decide(asked, Some(&record), &spec()) {
             operation::Action::Wait => return None,
             operation::Action::BeginAgain { run } => Request::Opening {
                 intent,
@@ -340,7 +341,7 @@ fn spec() -> OperationSpec {
     OperationSpec {
         volatile: Vec::new(),
         wait: Duration::from_secs(5),
-        wait_max: Duration::from_secs(60),
+        wait_max: Duration::from_mins(1),
         profile: Profile::Standard,
         on_failure: OnFailure::Release,
         headers: Vec::new(),

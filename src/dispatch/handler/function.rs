@@ -324,7 +324,8 @@ pub(super) fn verdict(answer: Answer) -> (Verdict, Told) {
     let text = |text: String| clean(&error_text::mask(&text)).into_owned();
     let (answer, told) = answer.split();
     let verdict = match answer {
-        Answer::Done => Verdict::Done { resource: None },
+        // `split` has taken away what is told beside an answer.
+        Answer::Done | Answer::Telling(..) => Verdict::Done { resource: None },
         Answer::DoneWith(resource) => Verdict::Done {
             resource: Some(clean_resource(&resource).into_owned()),
         },
@@ -342,8 +343,6 @@ pub(super) fn verdict(answer: Answer) -> (Verdict, Told) {
             after,
             reason: text(reason),
         },
-        // `split` has taken what is told away.
-        Answer::Telling(..) => Verdict::Done { resource: None },
         Answer::Permanent(error) => Verdict::Permanent { error: text(error) },
     };
     (verdict, cleaned_told(told))

@@ -171,7 +171,7 @@ impl SpecError {
         match self {
             Self::Name | Self::NameTaken => "name",
             Self::Was | Self::WasTaken(_) => "was",
-            Self::NoEvents => "events",
+            Self::NoEvents | Self::EventsOfOperation => "events",
             Self::Call(_) => "call",
             Self::Url(_) => "url",
             Self::ProbeUrl(_) => "probe",
@@ -188,7 +188,6 @@ impl SpecError {
                 "lane_on_uncertain"
             }
             Self::NewerWithoutLane => "apply_if_newer",
-            Self::EventsOfOperation => "events",
             Self::OperationElsewhere => "database",
             Self::NotOfOperation(setting) => setting,
             Self::Volatile(_) => "volatile",

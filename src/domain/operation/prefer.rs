@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_bounded_and_what_was_applied_is_said() {
-        let (usual, longest) = (Duration::from_secs(5), Duration::from_secs(60));
+        let (usual, longest) = (Duration::from_secs(5), Duration::from_mins(1));
         for (wait_s, respond_async, waits_s, applied) in [
             (None, false, 5, None),
             (Some(9), false, 9, Some("wait=9")),

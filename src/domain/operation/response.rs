@@ -114,6 +114,7 @@ impl Response {
     }
 
     /// As [`Response::checked`]; what cannot be stored is replaced by what says so.
+    #[must_use]
     pub fn fitted(self, also: &[String]) -> Self {
         match self.clone().checked(also) {
             Ok(response) => response,
@@ -123,6 +124,7 @@ impl Response {
 
     /// In place of an answer that came from outside and cannot be stored as it is. What it tells of is
     /// done, so something is stored: its status and headers if they can be, and a body that says so.
+    #[must_use]
     pub fn in_place_of(self, fault: ResponseFault, also: &[String]) -> Self {
         let status = if (200..=599).contains(&self.status) {
             self.status

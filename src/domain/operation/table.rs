@@ -114,7 +114,7 @@ mod tests {
         OperationSpec {
             volatile: Vec::new(),
             wait: Duration::from_secs(5),
-            wait_max: Duration::from_secs(60),
+            wait_max: Duration::from_mins(1),
             profile,
             on_failure,
             headers: Vec::new(),
