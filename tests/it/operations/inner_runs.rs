@@ -67,6 +67,10 @@ async fn a_key_is_not_renewed_while_its_intent_is_uncertain() {
     assert_eq!(client.submit("pay", "k", BODY).await.status, 202);
     client.until_state("pay", "k", "uncertain").await;
     expire(&app.db).await;
+    // Nor when the call can no longer be under way.
+    app.db
+        .execute("UPDATE oncehook.attempt SET in_flight_until = now() - interval '1 second'")
+        .await;
     let again = client.submit("pay", "k", BODY).await;
     assert_eq!(
         (again.status, again.json()["state"].as_str()),
