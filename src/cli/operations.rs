@@ -181,7 +181,7 @@ async fn by_key(
         Ok(_) | Err(StoreError::NotFound(_) | StoreError::Refused(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let records = store.operations(&[(found.source_id, &key)]).await?;
+    let records = store.operations(&[(found.source_id, &key)], &[]).await?;
     Ok(records.into_iter().flatten().next().map(|record| Listed {
         operation: operation.to_owned(),
         key,

@@ -57,6 +57,13 @@ impl ActiveHandler {
     pub(crate) fn on_unknown(&self) -> OnUnknown {
         self.spec.kind.on_unknown()
     }
+
+    /// Whether it does an operation by calls that are sent again when their result is not known.
+    pub(crate) fn calls_again_for_a_client(&self) -> bool {
+        self.spec.operation.is_some()
+            && self.outside.is_some()
+            && self.on_unknown() == OnUnknown::Retry
+    }
 }
 
 /// What makes calls.

@@ -296,6 +296,9 @@ async fn settle_once(
             if let (Verdict::Done { .. }, Some(versioned)) = (verdict, &ended.versioned) {
                 transitions.applied(handler, versioned);
             }
+            transitions
+                .look_back(handler, &transaction, lease, verdict)
+                .await?;
             transitions.decide(handler, lease, (verdict, &told), began);
         } else if locked.finished.is_empty() {
             transitions.evidence(handler, lease, (verdict, told), began);

@@ -155,6 +155,12 @@ pub(super) async fn lost(
         handler.on_unknown(),
         0.0,
     );
+    let transition = if handler.calls_again_for_a_client() {
+        // This very call may have been applied.
+        transition.or_uncertain(lease.progress.losses_alone.saturating_add(i16::from(alone)))
+    } else {
+        transition
+    };
     if let Transition::Uncertain { losses_alone } = transition {
         attempt.error.push_str(", and its call may have been made");
         let first = settle::first_probe(handler);

@@ -33,6 +33,8 @@ pub(super) struct Transitions {
     unsure: Option<Unsure>,
     /// An answer after the lease was lost.
     evidence: Option<LateAnswer>,
+    /// An earlier call of the run may have been applied, and a client waits for its result.
+    perhaps_applied: bool,
 }
 
 /// A delivery that becomes uncertain.
@@ -100,6 +102,13 @@ impl Transitions {
             handler.on_unknown(),
             rand::random(),
         );
+        let of_client = handler.calls_again_for_a_client();
+        let unknown = matches!(verdict, Verdict::Unknown { .. });
+        let transition = if of_client && (unknown || self.perhaps_applied) {
+            transition.or_uncertain(lease.progress.losses_alone)
+        } else {
+            transition
+        };
         let recorded = |verdict, error: &str| NewAttempt {
             event_id: lease.event_id,
             handler_id: lease.handler_id,
@@ -110,14 +119,29 @@ impl Transitions {
             age: began.elapsed(),
             correlation_id: lease.correlation_id(),
         };
+        let mut unsure = |losses_alone, error: &str| {
+            self.unsure = Some(Unsure {
+                attempt: recorded("unknown", error),
+                losses_alone,
+                first_probe: first_probe(handler),
+                left_lane: left_lane(handler, lease).map(str::to_owned),
+            });
+        };
         match (verdict, &transition) {
             (Verdict::Unknown { error, .. }, Transition::Uncertain { losses_alone }) => {
-                self.unsure = Some(Unsure {
-                    attempt: recorded("unknown", error),
-                    losses_alone: *losses_alone,
-                    first_probe: first_probe(handler),
-                    left_lane: left_lane(handler, lease).map(str::to_owned),
-                });
+                unsure(*losses_alone, error);
+            }
+            (
+                Verdict::Retry { error, .. }
+                | Verdict::NotYet { reason: error, .. }
+                | Verdict::Permanent { error },
+                Transition::Uncertain { losses_alone },
+            ) => unsure(
+                *losses_alone,
+                &format!("{error}; the result of an earlier try is not known"),
+            ),
+            (Verdict::Unknown { error, .. }, _) if of_client => {
+                self.attempts.push(recorded("unknown", error));
             }
             (Verdict::Retry { error, .. } | Verdict::Unknown { error, .. }, _) => {
                 self.attempts.push(recorded("retry", error));
@@ -174,6 +198,23 @@ impl Transitions {
             // Written above. Only the reaper and `lost` make suspects, in transactions of their own.
             Transition::Uncertain { .. } | Transition::Suspect { .. } => {}
         }
+    }
+
+    /// Looks whether an earlier call of an operation may have been applied, where that decides what a verdict
+    /// makes of it.
+    pub(super) async fn look_back(
+        &mut self,
+        handler: &ActiveHandler,
+        transaction: &Transaction<'_>,
+        lease: &Lease,
+        verdict: &Verdict,
+    ) -> Result<(), StoreError> {
+        if handler.calls_again_for_a_client()
+            && matches!(answer(verdict), None | Some(Ending::Dead))
+        {
+            self.perhaps_applied = uncertain::was_unknown(transaction, lease).await?;
+        }
+        Ok(())
     }
 
     /// Keeps an answer that came after its lease was lost: the transition is refused, the

@@ -244,6 +244,22 @@ pub fn next(
     }
 }
 
+impl Transition {
+    /// The same for an operation of which an earlier call, or this one, may have been applied although it is
+    /// sent again blindly: it never ends as a failure, since its client would take another key. It is a person's.
+    #[must_use]
+    pub fn or_uncertain(self, losses_alone: i16) -> Self {
+        match self {
+            Self::Finish {
+                ending: Ending::Dead,
+                ..
+            }
+            | Self::Hold { .. } => Self::Uncertain { losses_alone },
+            other => other,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,6 +293,34 @@ mod tests {
             }
         }
         assert_eq!(progress.losses_alone, 0);
+    }
+
+    #[test]
+    fn what_may_have_been_applied_does_not_end_as_dead() {
+        let dead = |reason: &str| Transition::Finish {
+            ending: Ending::Dead,
+            reason: Some(reason.to_owned()),
+            resource: None,
+        };
+        let held = Transition::Hold {
+            reason: String::new(),
+        };
+        let uncertain = Transition::Uncertain { losses_alone: 2 };
+        assert_eq!(dead("x").or_uncertain(2), uncertain);
+        assert_eq!(held.or_uncertain(2), uncertain);
+        for other in [
+            Transition::Suspect { losses_alone: 1 },
+            Transition::RetryLater {
+                delay: Duration::ZERO,
+            },
+            Transition::Finish {
+                ending: Ending::Failed,
+                reason: None,
+                resource: None,
+            },
+        ] {
+            assert_eq!(other.clone().or_uncertain(2), other);
+        }
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! One task looks for all of them at once, over a connection of its own: for those who just came, when
 //! an outcome is told of (on this node, or by another's notification), and by polling, which is the
-//! truth. Records are read by a second task, a few at a time, so that answers of many who are released
-//! together do not stand in memory at once. Both are begun anew if they end.
+//! truth. Records are read by a second task, a few at a time and each once for all who ask; the bytes of
+//! long answers that are being sent are counted, so that many who are released together do not fill
+//! the memory. Both tasks are begun anew if they end.
 //!
 //! Who waits holds neither what it sent nor what it will get.
 
@@ -12,14 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::domain::EventKey;
-use crate::domain::operation::Record;
+use crate::domain::operation::{Record, Stored};
 use crate::store::{OperationEnd, Store, StoreError, Wake};
 use crate::telemetry;
 
@@ -35,10 +37,16 @@ const FAILED_PAUSE: Duration = Duration::from_millis(250);
 const LOOK_EVENTS: usize = 2_000;
 /// Records read by one statement: each may bring a response of 8 MiB.
 const READ_RECORDS: usize = 16;
-/// Questions that may wait for the reader.
+/// Questions that may wait for the reader; it takes as many at once.
 const QUESTIONS: usize = 4_096;
-/// Longest wait for a record: what is asked takes milliseconds.
-const READ_TIME: Duration = Duration::from_secs(5);
+/// Longest wait for a record: a read takes milliseconds, and some may be before it.
+const READ_TIME: Duration = Duration::from_secs(15);
+/// Bodies up to here are not counted, in bytes.
+const SHORT_BODY: usize = 64 * 1_024;
+/// Longer ones that may be on their way to clients at once, in KiB.
+const BODIES_KIB: usize = 128 * 1_024;
+/// Longest wait for those that are on their way.
+const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// How a wait ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,11 +97,34 @@ impl Waiting {
 
 type Answer = Result<Option<Record>, StoreError>;
 
+/// Whose record is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Of {
+    /// What a source's key names now.
+    Key(i32, EventKey),
+    /// An event, whatever its key names now.
+    Event(Uuid),
+}
+
 #[derive(Debug)]
 struct Question {
-    source_id: i32,
-    key: EventKey,
+    of: Of,
     answer: oneshot::Sender<Answer>,
+}
+
+/// Who asks for the same.
+type Askers = Vec<oneshot::Sender<Answer>>;
+
+/// A body whose bytes are counted until the last who sends it is done.
+struct Counted {
+    body: Bytes,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
 }
 
 /// All who wait on this node.
@@ -187,13 +218,18 @@ impl Awaited {
     }
 
     /// The record under a key.
-    pub(super) async fn record(&self, source_id: i32, key: &EventKey) -> Answer {
+    pub(super) async fn record_of_key(&self, source_id: i32, key: &EventKey) -> Answer {
+        self.ask(Of::Key(source_id, key.clone())).await
+    }
+
+    /// The record of an event, whatever its key names by now.
+    pub(super) async fn record(&self, event: Uuid) -> Answer {
+        self.ask(Of::Event(event)).await
+    }
+
+    async fn ask(&self, of: Of) -> Answer {
         let (answer, answered) = oneshot::channel();
-        let question = Question {
-            source_id,
-            key: key.clone(),
-            answer,
-        };
+        let question = Question { of, answer };
         let silent = || StoreError::Unavailable("records are not read in time".into());
         let asked = async {
             self.questions.send(question).await.map_err(|_| silent())?;
@@ -202,6 +238,11 @@ impl Awaited {
         tokio::time::timeout(READ_TIME, asked)
             .await
             .unwrap_or_else(|_| Err(silent()))
+    }
+
+    /// How many may wait at once.
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     /// Releases everybody, and takes nobody any more.
@@ -326,41 +367,102 @@ async fn look(store: Store, awaited: Arc<Awaited>) {
     }
 }
 
-/// Reads records for whoever asks, as many as ask meanwhile by one statement.
+/// Reads records for whoever asks: what many ask for is read once.
 async fn read(store: Store, asked: Arc<AsyncMutex<mpsc::Receiver<Question>>>) {
     let mut asked = asked.lock().await;
-    let mut questions = Vec::with_capacity(READ_RECORDS);
-    while asked.recv_many(&mut questions, READ_RECORDS).await > 0 {
-        questions.retain(|question| !question.answer.is_closed());
-        if questions.is_empty() {
-            continue;
+    let bodies = Arc::new(Semaphore::new(BODIES_KIB));
+    let mut questions = Vec::new();
+    while asked.recv_many(&mut questions, QUESTIONS).await > 0 {
+        let mut askers: HashMap<Of, Askers> = HashMap::new();
+        for question in questions.drain(..) {
+            if !question.answer.is_closed() {
+                askers.entry(question.of).or_default().push(question.answer);
+            }
         }
-        let keys: Vec<(i32, &EventKey)> = questions
-            .iter()
-            .map(|question| (question.source_id, &question.key))
-            .collect();
-        let read = store.operations(&keys).await;
-        match read {
-            Ok(records) => {
-                let mut records = records.into_iter();
-                for question in questions.drain(..) {
-                    let record = records.next().flatten();
-                    drop(question.answer.send(Ok(record)));
+        let mut askers: Vec<(Of, Askers)> = askers.into_iter().collect();
+        while !askers.is_empty() {
+            let some = askers.split_off(askers.len().saturating_sub(READ_RECORDS));
+            answer(&store, &bodies, some).await;
+        }
+    }
+}
+
+/// Answers those who ask for these records.
+async fn answer(store: &Store, bodies: &Arc<Semaphore>, askers: Vec<(Of, Askers)>) {
+    let (mut by_key, mut by_id) = (Vec::new(), Vec::new());
+    for (of, askers) in askers {
+        match of {
+            Of::Key(source, key) => by_key.push(((source, key), askers)),
+            Of::Event(id) => by_id.push((id, askers)),
+        }
+    }
+    let keys: Vec<(i32, &EventKey)> = by_key.iter().map(|((s, key), _)| (*s, key)).collect();
+    let ids: Vec<Uuid> = by_id.iter().map(|(id, _)| *id).collect();
+    let read = store.operations(&keys, &ids).await;
+    let number = keys.len() + ids.len();
+    let askers = by_key.into_iter().map(|(_, askers)| askers);
+    let askers = askers.chain(by_id.into_iter().map(|(_, askers)| askers));
+    match read {
+        Ok(records) => {
+            let mut long = Vec::new();
+            for (askers, record) in askers.zip(records) {
+                match record {
+                    Some(record) if body_bytes(&record) > SHORT_BODY => long.push((askers, record)),
+                    record => tell(askers, || Ok(record.clone())),
                 }
             }
-            Err(error) => {
-                tracing::warn!(error = %error, questions = questions.len(), "records of operations not read");
-                for question in questions.drain(..) {
-                    let error = StoreError::Unavailable(error.to_string());
-                    drop(question.answer.send(Err(error)));
+            for (askers, record) in long {
+                match counted(bodies, record, BODY_TIME).await {
+                    Some(record) => tell(askers, || Ok(Some(record.clone()))),
+                    None => tell(askers, || {
+                        let why = "long answers that are being sent fill their memory";
+                        Err(StoreError::Unavailable(why.into()))
+                    }),
                 }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = %error, records = number, "records of operations not read");
+            for askers in askers {
+                tell(askers, || Err(StoreError::Unavailable(error.to_string())));
             }
         }
     }
 }
 
+fn tell(askers: Askers, answer: impl Fn() -> Answer) {
+    for asker in askers {
+        // Whoever has left in this moment is told nothing.
+        drop(asker.send(answer()));
+    }
+}
+
+fn body_bytes(record: &Record) -> usize {
+    match &record.stored {
+        Stored::Kept(response) => response.body.len(),
+        Stored::Nothing | Stored::Purged => 0,
+    }
+}
+
+/// The record, its body counted; `None`: too many bytes are on their way for too long.
+async fn counted(bodies: &Arc<Semaphore>, mut record: Record, most: Duration) -> Option<Record> {
+    if let Stored::Kept(response) = &mut record.stored {
+        let kib = response.body.len().div_ceil(1_024).min(BODIES_KIB);
+        let place = Arc::clone(bodies).acquire_many_owned(u32::try_from(kib).ok()?);
+        let place = tokio::time::timeout(most, place).await.ok()?.ok()?;
+        let body = std::mem::take(&mut response.body);
+        response.body = Bytes::from_owner(Counted {
+            body,
+            _place: place,
+        });
+    }
+    Some(record)
+}
+
 #[cfg(test)]
 mod tests {
+    use crate::domain::operation::Response;
+
     use super::*;
 
     fn desk(most: usize) -> Awaited {
@@ -397,6 +499,32 @@ mod tests {
         assert_eq!(desk.lock().count, 0);
         assert!(desk.lock().by_event.is_empty());
         assert!(desk.events(true).is_empty());
+    }
+
+    #[tokio::test]
+    async fn long_bodies_wait_until_others_are_sent_and_are_given_up() {
+        let record = |bytes: usize| {
+            let mut record = Record::sample(Uuid::nil());
+            record.stored = Stored::Kept(Response::json(200, vec![b'x'; bytes]));
+            record
+        };
+        let bodies = Arc::new(Semaphore::new(100));
+        let first = counted(&bodies, record(80_000), BODY_TIME).await.unwrap();
+        assert_eq!(body_bytes(&first), 80_000);
+        let copy = first.clone();
+        let second = counted(&bodies, record(80_000), BODY_TIME);
+        let mut second = std::pin::pin!(second);
+        assert!(futures_util::poll!(&mut second).is_pending());
+        drop(first);
+        assert!(futures_util::poll!(&mut second).is_pending());
+        drop(copy);
+        let second = second.await.unwrap();
+        assert_eq!(
+            counted(&bodies, record(80_000), Duration::from_millis(5)).await,
+            None
+        );
+        drop(second);
+        assert!(counted(&bodies, record(200), BODY_TIME).await.is_some());
     }
 
     #[tokio::test]

@@ -69,12 +69,21 @@ impl Engine {
     /// # Errors
     ///
     /// When the database cannot be asked.
-    pub async fn operation_record(
+    pub async fn operation_under(
         &self,
         operation: &ActiveOperation,
         key: &EventKey,
     ) -> Result<Option<Record>, StoreError> {
-        self.0.awaited.record(operation.source.id, key).await
+        self.0.awaited.record_of_key(operation.source.id, key).await
+    }
+
+    /// What is stored of an intent, also when its key has expired and names a later one.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be asked.
+    pub async fn operation_record(&self, event: Uuid) -> Result<Option<Record>, StoreError> {
+        self.0.awaited.record(event).await
     }
 
     /// Waits until nothing of the event is under way any more, at most until then.
@@ -99,6 +108,11 @@ impl Engine {
             self.0.wake.work();
         }
         Ok(begun)
+    }
+
+    /// How many clients may wait on this node at once.
+    pub fn waiting_max(&self) -> usize {
+        self.0.awaited.most()
     }
 
     /// Answers all who wait that the node is on its way out.

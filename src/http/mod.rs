@@ -29,4 +29,5 @@ mod wire_tests;
 
 pub use inbox::{Inbox, Limits, scope};
 pub use operation_status::{Answered, Ended, Status};
+pub(crate) use server::CONNECTIONS_MAX;
 pub use server::{Running, ServeConfig, ServeError, serve};

@@ -220,7 +220,7 @@ pub(super) async fn by_key(
     let Some(event_key) = event_key else {
         return NO_OPERATION.response();
     };
-    match engine.operation_record(&operation, &event_key).await {
+    match engine.operation_under(&operation, &event_key).await {
         Ok(Some(record)) => {
             let status = Status::of(operation.name(), &client, &key, &record);
             show(&caller, status)

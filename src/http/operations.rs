@@ -217,16 +217,16 @@ impl Visit<'_> {
             time_left: !intent.patience.wait.is_zero(),
             may_begin: true,
         };
+        // The run whose end was waited for.
+        let mut waited_for = None;
         // Of what was reserved a moment ago nothing can be known yet.
         let mut unread = seen == Seen::New && asked.time_left;
         loop {
             let record = if unread || seen == Seen::Other {
                 None
             } else {
-                let read = self
-                    .engine
-                    .operation_record(self.operation, &intent.event_key);
-                match read.await {
+                // Of this very intent: its key may expire meanwhile and name a later one.
+                match self.engine.operation_record(event_id).await {
                     Ok(record) => record,
                     Err(_) => return self.say(intent, Saying::Unavailable, None),
                 }
@@ -239,15 +239,17 @@ impl Visit<'_> {
             match action {
                 Action::Say(saying) => return self.say(intent, saying, record),
                 Action::Wait => {
-                    // The key may have been renewed since: what is waited for is what it names now.
-                    let event = record.map_or(event_id, |record| record.id);
-                    asked.time_left = self.engine.wait_for(event, until).await == Waited::Ended;
+                    let run = record.map(|record| record.run);
+                    // A run that has ended and goes on, at a person's word, is not waited for again.
+                    let again = run.is_some() && run == waited_for;
+                    waited_for = run;
+                    asked.time_left =
+                        !again && self.engine.wait_for(event_id, until).await == Waited::Ended;
                 }
                 Action::BeginAgain { run } => {
                     asked.may_begin = false;
-                    let event = record.map_or(event_id, |record| record.id);
-                    let begun = self.engine.begin_again(self.operation, event, run).await;
-                    match begun {
+                    let begun = self.engine.begin_again(self.operation, event_id, run);
+                    match begun.await {
                         Ok(true) => asked.began = Some(run + 1),
                         // Somebody was quicker, or a rule forbids it: what is stored is the answer.
                         Ok(false) => {}
@@ -416,6 +418,7 @@ fn retry_after_s(record: Option<&Record>) -> u64 {
     let Some(at) = record.next_check_at else {
         return match record.state {
             State::Uncertain => 60,
+            _ if record.held => 60,
             _ => 1,
         };
     };

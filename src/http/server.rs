@@ -27,8 +27,8 @@ const API_WORKERS: usize = 1;
 const NOSNIFF: (&str, &str) = ("X-Content-Type-Options", "nosniff");
 
 /// Open connections per worker; further ones wait in the backlog. Bounds what half-sent heads
-/// can hold (up to 128 KiB each).
-const CONNECTIONS_MAX: usize = 2_048;
+/// can hold (up to 128 KiB each). The API listener takes clients that wait for operations beside them.
+pub(crate) const CONNECTIONS_MAX: usize = 2_048;
 
 /// For the head of a connection's first request; then actix answers 408.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -68,6 +68,15 @@ pub struct Running {
     engine: Engine,
     public: Listener,
     api: Listener,
+}
+
+/// What a listener takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Connections {
+    /// Open ones per worker.
+    pub(super) most: usize,
+    /// Whether a client that closes its write side is still answered.
+    pub(super) half_closed: bool,
 }
 
 #[derive(Debug)]
@@ -125,7 +134,12 @@ pub async fn serve(engine: Engine, config: ServeConfig) -> Result<Running, Serve
 fn public(address: SocketAddr, engine: Engine, limits: Limits) -> io::Result<Listener> {
     let inbox = Inbox::new(engine.clone(), limits);
     let engine = web::Data::new(engine);
-    Listener::start(address, PUBLIC_WORKERS, move |app| {
+    let connections = Connections {
+        most: CONNECTIONS_MAX,
+        // A sender that has sent everything and closed its write side still waits for the answer.
+        half_closed: true,
+    };
+    Listener::start(address, PUBLIC_WORKERS, connections, move |app| {
         app.app_data(engine.clone())
             .configure(health::routes)
             .service(inbox.scope());
@@ -139,11 +153,16 @@ fn api(
     limits: Limits,
     metrics: Option<PrometheusHandle>,
 ) -> io::Result<Listener> {
+    let connections = Connections {
+        most: CONNECTIONS_MAX.saturating_add(engine.waiting_max()),
+        // Who hangs up has its place among those who wait taken away, which nothing else would tell us.
+        half_closed: false,
+    };
     let engine = web::Data::new(engine);
     let access = web::Data::new(access);
     let desk = web::Data::new(Desk::new(limits));
     let metrics = metrics.map(web::Data::new);
-    Listener::start(address, API_WORKERS, move |app| {
+    Listener::start(address, API_WORKERS, connections, move |app| {
         // Whatever is not health is behind the guard, addresses that are none of ours too.
         let guarded = web::scope("")
             .wrap(middleware::from_fn(auth::guard))
@@ -166,7 +185,12 @@ fn api(
 }
 
 impl Listener {
-    pub(super) fn start<R>(address: SocketAddr, workers: usize, routes: R) -> io::Result<Self>
+    pub(super) fn start<R>(
+        address: SocketAddr,
+        workers: usize,
+        connections: Connections,
+        routes: R,
+    ) -> io::Result<Self>
     where
         R: Fn(&mut web::ServiceConfig) + Clone + Send + 'static,
     {
@@ -177,12 +201,11 @@ impl Listener {
                 .default_service(web::to(early::not_found))
         })
         .workers(workers)
-        .max_connections(CONNECTIONS_MAX)
+        .max_connections(connections.most)
         .keep_alive(KEEP_ALIVE)
         .client_request_timeout(HEAD_TIME)
         .client_disconnect_timeout(LINGER)
-        // A sender that has sent everything and closed its write side still waits for the answer.
-        .h1_allow_half_closed(true)
+        .h1_allow_half_closed(connections.half_closed)
         .shutdown_timeout(SHUTDOWN_S_MAX)
         .disable_signals()
         .bind(address)?;

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::body::{self, Budget, Cause};
 use super::problem::Problem;
-use super::server::Listener;
+use super::server::{Connections, Listener};
 use super::{early, incoming};
 use wire::{Wire, answers, chunked, status};
 
@@ -25,7 +25,11 @@ const BODY_TIME: Duration = Duration::from_millis(700);
 fn listen() -> Listener {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
     let budget = web::Data::new(Arc::new(Budget::new(64 << 20)));
-    Listener::start(address, 2, move |app| {
+    let connections = Connections {
+        most: 2_048,
+        half_closed: true,
+    };
+    Listener::start(address, 2, connections, move |app| {
         app.app_data(budget.clone())
             .service(web::resource("/body").to(read))
             .service(web::resource("/slow").to(read_slowly))

@@ -41,7 +41,9 @@ impl Store {
         run: i16,
         handler_id: i32,
     ) -> Result<bool, StoreError> {
-        let connection = self.admin().await?;
+        // Whoever waits here waits for its answer anyway.
+        let _turn = self.0.beginnings.acquire().await;
+        let connection = self.waiting().await?;
         let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
         let lane = match begin(&transaction, event_id, run, handler_id).await {
             Ok(Some(lane)) => {

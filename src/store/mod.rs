@@ -70,8 +70,11 @@ use names::Names;
 const INGEST_CONNECTIONS: usize = 3;
 /// Connections for replays, registry and house-keeping.
 const ADMIN_CONNECTIONS: usize = 4;
-/// Connections for what clients of operations wait for.
-const WAITING_CONNECTIONS: usize = 2;
+/// Connections for what clients wait for: one looks for ends, one reads records, one tokens, and
+/// [`BEGINNINGS`] begin again.
+const WAITING_CONNECTIONS: usize = 3 + BEGINNINGS;
+/// Operations begun again at once.
+const BEGINNINGS: usize = 2;
 /// Connections for what people ask.
 const QUERY_CONNECTIONS: usize = 3;
 
@@ -91,13 +94,16 @@ struct Pools {
     pooling_fits: OnceCell<()>,
     /// One count of a bulk replay at a time.
     count: Semaphore,
+    /// Operations that are begun again, [`BEGINNINGS`] at a time: after a failure of many at once their clients
+    /// come all together.
+    beginnings: Semaphore,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
     admin: Pool,
     /// Apart from house-keeping: what people ask may be slow.
     queries: Pool,
-    /// Apart from both: lists never keep those waiting who ask how their operation ended.
+    /// Apart from both: neither lists nor house-keeping keep those waiting who ask how their operation ended.
     waiting: Pool,
 }
 
@@ -125,6 +131,7 @@ impl Store {
             lanes: Pending::default(),
             pooling_fits: OnceCell::new(),
             count: Semaphore::new(1),
+            beginnings: Semaphore::new(BEGINNINGS),
             settings,
             runtime,
         })))

@@ -100,7 +100,7 @@ pub(crate) async fn rules(
 }
 
 impl Store {
-    /// Operations by source and key, in the order asked for; `None` where the key names nothing. One
+    /// Operations by source and key, then by id, in the order asked for; `None` where there is none. One
     /// statement, on connections that nobody else uses.
     ///
     /// # Errors
@@ -109,15 +109,15 @@ impl Store {
     pub async fn operations(
         &self,
         keys: &[(i32, &EventKey)],
+        ids: &[Uuid],
     ) -> Result<Vec<Option<Record>>, StoreError> {
         let sources: Vec<i32> = keys.iter().map(|(source, _)| *source).collect();
         let texts: Vec<&str> = keys.iter().map(|(_, key)| key.as_str()).collect();
         let connection = self.waiting().await?;
-        let none: [Uuid; 0] = [];
         let rows = connection
-            .query_by_index(READ, &[&sources, &texts, &none.as_slice(), &true])
+            .query_by_index(READ, &[&sources, &texts, &ids, &true])
             .await?;
-        let mut found = vec![None; keys.len()];
+        let mut found = vec![None; keys.len() + ids.len()];
         for row in &rows {
             let no: i32 = row.get("no");
             let slot = usize::try_from(no).ok().and_then(|no| no.checked_sub(1));
@@ -235,6 +235,7 @@ fn record(row: &Row) -> Result<Record, StoreError> {
             .or_else(|| row.get("run"))
             .unwrap_or(1),
         state,
+        held: live == Some("held"),
         ended,
         stored: stored(row)?,
         attempts: tries.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),

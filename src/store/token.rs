@@ -185,7 +185,7 @@ impl Store {
 
     /// What a token is judged by.
     pub(crate) async fn find_token(&self, id: i64) -> Result<Option<Found>, StoreError> {
-        let connection = self.queries().await?;
+        let connection = self.waiting().await?;
         let rows = connection.query_by_index(FIND, &[&id]).await?;
         Ok(rows.first().and_then(|row| {
             let left = row.get::<_, Option<i64>>("left_us");

@@ -32,6 +32,7 @@ const HOLD: &str = include_str!("sql/uncertain_hold.sql");
 const RELEASE: &str = include_str!("sql/uncertain_release.sql");
 const WAIT: &str = include_str!("sql/uncertain_wait.sql");
 const WAKE: &str = include_str!("sql/uncertain_wake.sql");
+const WAS_UNKNOWN: &str = include_str!("sql/attempt_unknown.sql");
 
 /// A live delivery whose row is locked.
 #[derive(Debug, Clone)]
@@ -95,6 +96,20 @@ pub(crate) async fn look(
 ) -> Result<Option<Live>, StoreError> {
     let rows = transaction.query(LOOK, &[&event_id, &handler_id]).await?;
     Ok(rows.first().map(live))
+}
+
+/// Whether a call of this run may have been applied for all that is known.
+pub(crate) async fn was_unknown(
+    transaction: &Transaction<'_>,
+    lease: &Lease,
+) -> Result<bool, StoreError> {
+    let rows = transaction
+        .query(
+            WAS_UNKNOWN,
+            &[&lease.event_id, &lease.handler_id, &lease.run],
+        )
+        .await?;
+    Ok(!rows.is_empty())
 }
 
 fn live(row: &Row) -> Live {

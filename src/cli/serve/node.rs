@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
 use crate::config::{Config, ConfigError, Environment, Listen};
@@ -24,6 +25,9 @@ const REQUEST_GRACE: Duration = Duration::from_secs(5);
 /// reads `/metrics`.
 const UPKEEP: Duration = Duration::from_secs(5);
 
+/// Files beside the connections of clients: the database's, those of handlers, the log.
+const OTHER_FILES: usize = 256;
+
 /// Where the configuration came from, to be read anew on SIGHUP.
 #[derive(Debug)]
 pub(in crate::cli) struct Origin {
@@ -41,6 +45,7 @@ pub(in crate::cli) struct Node {
 impl Node {
     /// Starts the engine, then the listeners: nothing is accepted before it can be stored.
     pub(in crate::cli) async fn start(config: &Config, store: Store) -> Result<Self, Failure> {
+        open_files(config);
         // Before the engine, so that its first counts are recorded.
         let metrics = telemetry::metrics::prometheus();
         let upkeep = metrics.clone();
@@ -121,6 +126,30 @@ impl Node {
         tokio::time::sleep(drain).await;
         self.running.stop(REQUEST_GRACE).await;
         self.engine.shutdown().await;
+    }
+}
+
+/// Raises the limit of open files, so that as many clients as may wait for operations find a connection each.
+fn open_files(config: &Config) {
+    let connections = (http::CONNECTIONS_MAX * 3).saturating_add(config.limits.waiting);
+    let wanted = connections.saturating_add(OTHER_FILES) as u64;
+    let limits = getrlimit(Resource::RLIMIT_NOFILE);
+    let raised = limits.and_then(|(soft, hard)| {
+        let most = hard.min(wanted.max(soft));
+        if most > soft {
+            setrlimit(Resource::RLIMIT_NOFILE, most, hard)?;
+        }
+        Ok(most)
+    });
+    match raised {
+        Ok(most) if most >= wanted => {}
+        Ok(most) => tracing::warn!(
+            target: "oncehook", most, wanted,
+            "fewer files may be open than connections are taken: raise the limit of open files (LimitNOFILE=, ulimit -n)"
+        ),
+        Err(error) => {
+            tracing::warn!(target: "oncehook", error = %error, wanted, "the limit of open files is not known")
+        }
     }
 }
 

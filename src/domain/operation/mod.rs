@@ -167,6 +167,8 @@ pub struct Record {
     pub updated_at: Timestamp,
     /// When its key may name another intent; `None`: never.
     pub expires_at: Option<Timestamp>,
+    /// Whether it stands still until a person acts: its lane waits for a dead head.
+    pub held: bool,
     /// When somebody looks next: the next try, or the next probe. `None`: nobody will by himself.
     pub next_check_at: Option<Timestamp>,
 }
@@ -199,6 +201,7 @@ impl Record {
             created_at: Timestamp::UNIX_EPOCH,
             updated_at: Timestamp::UNIX_EPOCH,
             expires_at: None,
+            held: false,
             next_check_at: None,
         }
     }

@@ -75,6 +75,8 @@ pub fn decide(asked: Asked, record: Option<&Record>, spec: &OperationSpec) -> Ac
         State::Processing if spec.profile == Profile::Ietf && !own => {
             Action::Say(Saying::InProgress)
         }
+        // Nothing happens to it before a person acts.
+        State::Processing if record.held => Action::Say(Saying::Accepted),
         State::Processing if asked.time_left => Action::Wait,
         State::Processing | State::Uncertain => Action::Say(Saying::Accepted),
         State::Failed if begins_again(asked, record, spec) => {
@@ -182,6 +184,10 @@ mod tests {
                 records.push(Some(record(2, state, of_before, Stored::Nothing)));
             }
         }
+        records.push(Some(Record {
+            held: true,
+            ..record(2, State::Processing, None, Stored::Nothing)
+        }));
         for (ending, state) in ENDINGS {
             for decided_by in deciders {
                 for evidence in [false, true] {
@@ -217,7 +223,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(combinations, 95 * 2 * 2 * 3 * 3 * 4);
+        assert_eq!(combinations, 96 * 2 * 2 * 3 * 3 * 4);
     }
 
     #[test]
@@ -253,7 +259,7 @@ mod tests {
             Action::Wait => {
                 assert!(asked.time_left);
                 let record = record.unwrap();
-                assert_eq!(record.state, State::Processing);
+                assert_eq!((record.state, record.held), (State::Processing, false));
                 let own = asked.began == Some(record.run);
                 assert!(own || spec.profile == Profile::Standard);
             }
@@ -270,9 +276,8 @@ mod tests {
             }
             Action::Say(Saying::Accepted) => {
                 let state = record.unwrap().state;
-                assert!(
-                    state == State::Uncertain || (state == State::Processing && !asked.time_left)
-                );
+                let stands = state == State::Uncertain || record.unwrap().held;
+                assert!(stands || (state == State::Processing && !asked.time_left));
             }
             Action::Say(Saying::InProgress) => {
                 assert_eq!(spec.profile, Profile::Ietf);
@@ -293,6 +298,10 @@ mod tests {
         let late = asked(Seen::Same, None, false);
         let again = asked(Seen::Same, Some(2), true);
         let processing = record(1, State::Processing, None, Stored::Nothing);
+        let held = Record {
+            held: true,
+            ..processing.clone()
+        };
         let rerun = record(2, State::Processing, None, Stored::Nothing);
         let uncertain = record(1, State::Uncertain, None, Stored::Nothing);
         let by_handler = |ending| Some(ended(ending, DecidedBy::Handler, false));
@@ -311,6 +320,8 @@ mod tests {
         for (asked, record, spec, action) in [
             (&new, &processing, &standard, Action::Wait),
             (&new, &processing, &ietf, Action::Wait),
+            (&new, &held, &standard, say(Saying::Accepted)),
+            (&same, &held, &ietf, say(Saying::InProgress)),
             (&new, &done, &standard, first),
             (&new, &no, &standard, first),
             // It died for this request: that is its answer, and the next one begins again.

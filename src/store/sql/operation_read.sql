@@ -1,7 +1,7 @@
 -- operation_read: operations by their keys or by their ids, as one snapshot has them.
 -- Run by store::operation.
--- $1 source_ids  $2 keys  $3 event_ids (either the first two or the third are given)  $4 whether with the answers' bytes
--- Rows: one per operation found, with its position (from 1).
+-- $1 source_ids  $2 keys  $3 event_ids  $4 whether with the answers' bytes
+-- Rows: one per operation found, with its position (from 1), the ids behind the keys.
 -- Index event_key_NN_pkey, event_DAY_pkey, delivery_pkey, outcome_DAY_pkey, attempt_DAY_event_id_idx, response_DAY_pkey,
 -- a probe each; every LIMIT keeps a look-up below its join.
 -- `late`: a late answer that says that a call of the last run's effect key was applied, where no outcome says so.
@@ -17,7 +17,7 @@ SELECT q.no::int AS no, e.id, s.name AS operation, e.key, e.correlation_id,
   FROM (SELECT u.no, k.event_id FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS u(source_id, key, no)
          CROSS JOIN LATERAL (SELECT event_id FROM oncehook.event_key WHERE source_id = u.source_id AND key = u.key LIMIT 1) k
          UNION ALL
-        SELECT u.no, u.event_id FROM unnest($3::uuid[]) WITH ORDINALITY AS u(event_id, no)) q
+        SELECT cardinality($1::int[]) + u.no, u.event_id FROM unnest($3::uuid[]) WITH ORDINALITY AS u(event_id, no)) q
  CROSS JOIN LATERAL (SELECT id, source_id, key, correlation_id, request_id FROM oncehook.event WHERE id = q.event_id LIMIT 1) e
  CROSS JOIN LATERAL (SELECT s.name, h.id AS handler_id, h.keep_response
                        FROM oncehook.source s JOIN oncehook.handler h ON h.operation_of = s.id

@@ -2,6 +2,7 @@
 
 mod inner_races;
 mod inner_runs;
+mod open_ends;
 mod wire;
 mod wire_answers;
 mod wire_crowd;
