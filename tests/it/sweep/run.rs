@@ -318,7 +318,7 @@ async fn run(
     loop {
         tries += 1;
         *runs += 1;
-        let taken = held.take().filter(|_| *runs % RUNS_PER_LANE != 0);
+        let taken = held.take().filter(|_| !runs.is_multiple_of(RUNS_PER_LANE));
         // A panic is this point's failure.
         let ran = AssertUnwindSafe(async {
             let mut lane = match taken {
