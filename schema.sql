@@ -58,8 +58,9 @@ CREATE TABLE oncehook.source (
 -- `lane_by`: where its deliveries' lanes are read from, as configured last; a replay reads it.
 -- `on_unknown`: retry, probe or hold, as configured last; who would have a receiver asked again reads it.
 -- `paused_*`: as for a source, by `handlers pause` and `handlers resume`.
--- `operation_of`: the source whose operation it serves; each of its outcomes has a `response`, kept for
--- `keep_response` from then on; NULL: as long as the key.
+-- `operation_of`: the source whose operation it serves, from its first registration on and for ever; each of its
+-- outcomes has a `response`, kept for `keep_response` from then on; NULL: as long as the key.
+-- `keeps_failures`: its clients are told failures for good (`on_failure = "keep"`), as configured last; a replay reads it.
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
@@ -74,6 +75,7 @@ CREATE TABLE oncehook.handler (
   paused_reason text,
   operation_of int,
   keep_response interval,
+  keeps_failures bool NOT NULL DEFAULT false,
   CONSTRAINT handler_paused_check CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
 
@@ -130,13 +132,15 @@ END $$;
 -- rule that its first intent came under, whatever is configured since.
 -- Written: at start and reload, under the registry lock, where the list has no number yet. Never changed.
 -- `volatile`: JSON Pointers, sorted. The digest of rule n is over canonical JSON without them.
+-- `list_digest`: SHA-256 of the list, which may be too long for an index.
 CREATE TABLE oncehook.digest_rule (
   source_id  int NOT NULL,
   id         smallint NOT NULL CHECK (id > 0),
   volatile   text[] COLLATE "C" NOT NULL,
+  list_digest bytea NOT NULL CHECK (octet_length(list_digest) = 32),
   created_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (source_id, id),
-  UNIQUE (source_id, volatile)
+  UNIQUE (source_id, list_digest)
 );
 
 -- One HTTP request as received, of which at least one item was new.
@@ -356,8 +360,10 @@ CREATE TABLE oncehook.outcome (
 ) PARTITION BY RANGE (event_id);
 
 -- What the client of an operation is answered, now and at every retry: byte for byte.
--- Written: with the outcome of each run of an operation, in its transaction. Updated once, by the keeper, which
--- empties it when `expires_at` has passed; readers go by `expires_at` whether or not that has been done.
+-- Written: with the outcome of each run of an operation, in its transaction. Updated by the keeper, which empties it
+-- when `expires_at` has passed; readers go by `expires_at` whether or not that has been done. A late answer to the
+-- run puts `expires_at` off, as it is kept from then on. Where a node of before operations has written the outcome
+-- there is none, and readers make one up.
 -- Leaves by partition, which nothing does yet.
 -- `headers`: an array of [name, value], names in lower case. `expires_at` NULL: as long as the key names its
 -- event; the renewal of the key sets it.
@@ -383,14 +389,15 @@ EXCEPTION WHEN feature_not_supported THEN
 END $$;
 
 -- Tries that failed or were lost, and answers that came after a lost lease.
--- Written: in the transaction that puts the delivery back, makes it uncertain or ends it. Never
--- updated. Leaves by partition, which nothing does yet.
+-- Written: in the transaction that puts the delivery back, makes it uncertain or ends it. Updated once, by the
+-- keeper, which empties the response of a late answer with that of its run. Leaves by partition, which nothing does yet.
 -- `verdict`: retry, not_yet (what the event is about was not there), permanent, unknown (a call without
 -- a definite answer), lost (the lease ended without an answer), evidence (a call's answer whose lease
 -- was gone: kept in any case, and read when the delivery is uncertain).
 -- `in_flight_until`: of a try that made its delivery uncertain: no other may begin before.
 -- `answer`, `resource`, `external_id`: of evidence: the result that it stands for, and what was made.
--- `status`, `headers`, `body`: the response that it brings to the client of an operation.
+-- `status`, `headers`, `body`: the response that it brings to the client of an operation, emptied but for its status
+-- when its time is over; readers go by the time.
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
 CREATE TABLE oncehook.attempt (
@@ -408,9 +415,11 @@ CREATE TABLE oncehook.attempt (
   external_id text,
   status      smallint,
   headers     jsonb,
-  body        bytea,
-  CONSTRAINT attempt_response CHECK ((status IS NULL) = (headers IS NULL) AND (status IS NULL) = (body IS NULL))
+  body        bytea
 ) PARTITION BY RANGE (ended_at);
+-- Rows of before these columns hold NULL in them; they are not read for it.
+ALTER TABLE oncehook.attempt ADD CONSTRAINT attempt_response
+  CHECK ((headers IS NULL) = (body IS NULL) AND (status IS NOT NULL OR body IS NULL)) NOT VALID;
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);
 
 -- What went otherwise ------------------------------------------------------------------------------

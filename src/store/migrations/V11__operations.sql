@@ -1,35 +1,28 @@
 -- Operations: keys that a client chose, answers that are kept. See schema.sql for what the columns mean.
--- Nodes of before know no operation: they neither make nor claim any. `run_sql_handler` takes their calls as before.
-
-ALTER TABLE oncehook.event_key
-  ADD COLUMN generation smallint NOT NULL DEFAULT 0,
-  ADD COLUMN expires_at timestamptz;
-
-ALTER TABLE oncehook.handler
-  ADD COLUMN operation_of int,
-  ADD COLUMN keep_response interval;
-
-ALTER TABLE oncehook.outcome ADD COLUMN external_id text;
-
-ALTER TABLE oncehook.attempt
-  ADD COLUMN external_id text,
-  ADD COLUMN status smallint,
-  ADD COLUMN headers jsonb,
-  ADD COLUMN body bytea,
-  ADD CONSTRAINT attempt_response CHECK ((status IS NULL) = (headers IS NULL) AND (status IS NULL) = (body IS NULL));
-
--- The same content can be a conflict of each intent that a key named in turn.
-ALTER TABLE oncehook.conflict
-  DROP CONSTRAINT conflict_pkey,
-  ADD PRIMARY KEY (source_id, key, raw_digest, event_id);
+--
+-- What it locks, while nodes are at work:
+-- - `conflict` against writing, while an index over its rows is built: a batch with other content under a known key
+--   waits for its lock and is tried again. Nothing else writes there.
+-- - `handler`, `outcome`, `attempt`, `conflict` and `event_key` against everything, at the end and for as long as it
+--   takes to change the catalogue, whatever they hold: no row is read or written for it. These locks are asked for
+--   half a second each at most. Where a dump or another long transaction has one, all are given back and asked for
+--   again, for two minutes; then it fails with nothing changed, and is to be run again.
+-- `attempt_response` is not checked against older rows: its columns are new, so they hold NULL there.
+--
+-- Nodes of before know no operation: they neither make nor claim any, and they call `run_sql_handler` as before. What
+-- people order of them may meet one all the same: `resolve`, `handlers retire`, the replay of a held delivery and
+-- pages of a bulk replay, which any node opens, end runs without writing an answer. Their clients are answered one
+-- that is made up when it is read, the same to all. Such a replay does not know that a key may have been renewed, nor
+-- that a client was told. So none of them is ordered, of operations, before every node is of this version.
 
 CREATE TABLE oncehook.digest_rule (
   source_id  int NOT NULL,
   id         smallint NOT NULL CHECK (id > 0),
   volatile   text[] COLLATE "C" NOT NULL,
+  list_digest bytea NOT NULL CHECK (octet_length(list_digest) = 32),
   created_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (source_id, id),
-  UNIQUE (source_id, volatile)
+  UNIQUE (source_id, list_digest)
 );
 
 CREATE TABLE oncehook.response (
@@ -264,3 +257,45 @@ BEGIN
     RAISE EXCEPTION 'the function was replaced while it ran' USING ERRCODE = 'serialization_failure';
   END IF;
 END $$;
+
+-- The same content can be a conflict of each intent that a key named in turn.
+CREATE UNIQUE INDEX conflict_of_event ON oncehook.conflict (source_id, key, raw_digest, event_id);
+
+-- A lock that was asked for in a block is given back with the block.
+DO $$
+BEGIN
+  PERFORM set_config('lock_timeout', '500ms', true);
+  FOR try IN 1 .. 240 LOOP
+    BEGIN
+      LOCK TABLE oncehook.handler, oncehook.outcome, oncehook.attempt, oncehook.conflict, oncehook.event_key
+        IN ACCESS EXCLUSIVE MODE;
+      RETURN;
+    EXCEPTION WHEN lock_not_available THEN
+      PERFORM pg_sleep(0.25);
+    END;
+  END LOOP;
+  RAISE EXCEPTION 'a table is in use by a long transaction (a dump, a forgotten session): run this again when it has ended'
+    USING ERRCODE = 'lock_not_available';
+END $$;
+
+ALTER TABLE oncehook.conflict
+  DROP CONSTRAINT conflict_pkey,
+  ADD CONSTRAINT conflict_pkey PRIMARY KEY USING INDEX conflict_of_event;
+
+ALTER TABLE oncehook.handler
+  ADD COLUMN operation_of int,
+  ADD COLUMN keep_response interval,
+  ADD COLUMN keeps_failures bool NOT NULL DEFAULT false;
+
+ALTER TABLE oncehook.outcome ADD COLUMN external_id text;
+
+ALTER TABLE oncehook.attempt
+  ADD COLUMN external_id text,
+  ADD COLUMN status smallint,
+  ADD COLUMN headers jsonb,
+  ADD COLUMN body bytea,
+  ADD CONSTRAINT attempt_response CHECK ((headers IS NULL) = (body IS NULL) AND (status IS NOT NULL OR body IS NULL)) NOT VALID;
+
+ALTER TABLE oncehook.event_key
+  ADD COLUMN generation smallint NOT NULL DEFAULT 0,
+  ADD COLUMN expires_at timestamptz;

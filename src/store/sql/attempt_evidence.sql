@@ -7,7 +7,15 @@
 -- Rows: 1 recorded; 0 this try itself is what was settled: the answer to its COMMIT was lost, and
 -- its writer comes with it once more. Its token tells: after a failover that forgot a lease there are
 -- two tries of one number.
--- Index outcome_DAY_pkey, attempt_event.
+-- Where its run has ended otherwise, the client is told this from now on: the horizon of the run's answer, which
+-- empties both, begins anew.
+-- Index outcome_DAY_pkey, attempt_event, response_DAY_pkey.
+WITH put_off AS (
+  UPDATE oncehook.response r SET expires_at = clock_timestamp() + h.keep_response
+    FROM oncehook.handler h
+   WHERE h.id = $2 AND r.event_id = $1 AND r.handler_id = $2 AND r.run = $3 AND r.purged_at IS NULL
+     AND r.expires_at > clock_timestamp() AND h.keep_response IS NOT NULL
+)
 INSERT INTO oncehook.attempt (event_id, handler_id, run, lease_token, started_at, ended_at, verdict, error, answer, resource,
                               external_id, status, headers, body)
 SELECT $1, $2, $3, $4, clock_timestamp() - make_interval(secs => $6::float8), clock_timestamp(), 'evidence', $5, $7, $8,

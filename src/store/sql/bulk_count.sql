@@ -14,6 +14,7 @@ SELECT s.name AS source, h.name AS handler, o.result, count(*) AS runs
   JOIN oncehook.handler h ON h.id = o.handler_id AND h.retired_at IS NULL
  WHERE e.id >= oncehook.uuid7_floor($5) AND e.id < oncehook.uuid7_floor(coalesce($6::timestamptz, now()))
    AND ($1::int IS NULL OR e.source_id = $1) AND ($2::text IS NULL OR e.type LIKE $2)
+   AND (s.recipe <> 'operation' OR $1::int IS NOT NULL OR $3::int IS NOT NULL)
    AND o.result = ANY ($4::text[])
    AND NOT EXISTS (SELECT FROM oncehook.delivery d WHERE d.event_id = o.event_id AND d.handler_id = o.handler_id)
  GROUP BY 1, 2, 3 ORDER BY 1, 2, 3

@@ -2,6 +2,7 @@
 -- Run by store::operation::register, under the registry lock.
 -- $1 source id  $2 JSON Pointers, sorted
 -- Rows: 1 made; 0 it has one.
-INSERT INTO oncehook.digest_rule (source_id, id, volatile)
-SELECT $1, coalesce(max(id), 0) + 1, $2::text[] FROM oncehook.digest_rule WHERE source_id = $1
-ON CONFLICT (source_id, volatile) DO NOTHING
+INSERT INTO oncehook.digest_rule (source_id, id, volatile, list_digest)
+SELECT $1, coalesce(max(id), 0) + 1, $2::text[], sha256(convert_to(array_to_json($2::text[])::text, 'UTF8'))
+  FROM oncehook.digest_rule WHERE source_id = $1
+ON CONFLICT (source_id, list_digest) DO NOTHING

@@ -4,16 +4,20 @@
 -- Rows: one per operation found, with its position (from 1), the ids behind the keys.
 -- Index event_key_NN_pkey, event_DAY_pkey, delivery_pkey, outcome_DAY_pkey, attempt_DAY_event_id_idx, response_DAY_pkey,
 -- a probe each; every LIMIT keeps a look-up below its join.
--- `late`: a late answer that says that a call of the last run's effect key was applied, where no outcome says so.
--- `gone`: by the database's clock, whether or not the keeper has emptied it.
+-- `o`: the outcome that its client is told: of the first run that ended for good, with an answer of the business or, by a
+-- late answer (`late_at`) to a call of it, with success; else that of the last run. `for_good` tells which.
+-- `gone`: by the database's clock, whether or not the keeper has emptied it. The answers of an intent last no longer
+-- than its key names it. `unanswered`: its run has ended and no answer was written.
 SELECT q.no::int AS no, e.id, s.name AS operation, e.key, e.correlation_id,
        CASE WHEN k.event_id = e.id THEN k.first_seen ELSE r.received_at END AS created_at,
        CASE WHEN k.event_id = e.id THEN k.expires_at ELSE k.first_seen END AS expires_at,
-       d.run AS live_run, d.state, d.tries, d.next_check_at, d.changed_at,
-       o.run, o.result, o.decided_by, o.reason, o.attempts, o.finished_at,
-       coalesce(late.resource, o.resource) AS resource, coalesce(late.external_id, o.external_id) AS external_id,
-       late.ended_at AS late_at, kept.status::int AS status, kept.headers, kept.body, coalesce(kept.gone, false) AS gone,
-       greatest(d.changed_at, o.finished_at, late.ended_at, a.ended_at) AS updated_at
+       d.run AS live_run, d.state, d.tries, d.next_check_at,
+       ceil(extract(epoch FROM d.next_check_at - clock_timestamp()))::float8 AS next_check_s,
+       o.run, o.result, o.decided_by, o.reason, o.attempts, coalesce(o.late_at, o.finished_at) AS finished_at,
+       o.resource, o.external_id, o.late_at, coalesce(o.for_good, false) AS for_good,
+       kept.status::int AS status, kept.headers, kept.body, coalesce(kept.gone, false) AS gone,
+       $4 AND o.run IS NOT NULL AND kept.status IS NULL AS unanswered,
+       greatest(d.changed_at, o.finished_at, o.late_at, a.ended_at) AS updated_at
   FROM (SELECT u.no, k.event_id FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS u(source_id, key, no)
          CROSS JOIN LATERAL (SELECT event_id FROM oncehook.event_key WHERE source_id = u.source_id AND key = u.key LIMIT 1) k
          UNION ALL
@@ -30,19 +34,27 @@ SELECT q.no::int AS no, e.id, s.name AS operation, e.key, e.correlation_id,
                                  WHEN state IN ('ready', 'uncertain') AND run_at < 'infinity' THEN run_at END AS next_check_at,
                             greatest(leased_at, uncertain_at) AS changed_at
                        FROM oncehook.delivery WHERE event_id = e.id AND handler_id = s.handler_id LIMIT 1) d ON true
-  LEFT JOIN LATERAL (SELECT run, generation, result, decided_by, reason, resource, external_id, attempts, finished_at
-                       FROM oncehook.outcome WHERE event_id = e.id AND handler_id = s.handler_id ORDER BY run DESC LIMIT 1) o ON true
+  LEFT JOIN LATERAL (SELECT p.run, CASE WHEN late.ended_at IS NULL THEN p.result ELSE 'succeeded' END AS result,
+                            CASE WHEN late.ended_at IS NULL THEN p.decided_by ELSE 'handler' END AS decided_by,
+                            CASE WHEN late.ended_at IS NULL THEN p.reason END AS reason, p.attempts, p.finished_at,
+                            coalesce(late.resource, p.resource) AS resource, coalesce(late.external_id, p.external_id) AS external_id,
+                            late.ended_at AS late_at, late.status, late.headers, late.body, late.emptied,
+                            p.result IN ('succeeded', 'failed', 'skipped') OR late.ended_at IS NOT NULL AS for_good
+                       FROM oncehook.outcome p
+                       LEFT JOIN LATERAL (SELECT l.resource, l.external_id, l.ended_at, l.status, l.headers,
+                                                 CASE WHEN $4 THEN l.body END AS body, l.status IS NOT NULL AND l.body IS NULL AS emptied
+                                            FROM oncehook.attempt l
+                                           WHERE l.event_id = p.event_id AND l.handler_id = p.handler_id AND l.run = p.run
+                                             AND l.verdict = 'evidence' AND l.answer = 'succeeded'
+                                           ORDER BY l.ended_at LIMIT 1) late ON p.result NOT IN ('succeeded', 'skipped')
+                      WHERE p.event_id = e.id AND p.handler_id = s.handler_id
+                      ORDER BY for_good DESC, CASE WHEN p.result IN ('succeeded', 'failed', 'skipped') OR late.ended_at IS NOT NULL THEN p.run ELSE -p.run END
+                      LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT max(ended_at) AS ended_at FROM oncehook.attempt WHERE event_id = e.id) a ON true
-  LEFT JOIN LATERAL (SELECT l.resource, l.external_id, l.ended_at, l.status, l.headers, CASE WHEN $4 THEN l.body END AS body
-                       FROM oncehook.attempt l
-                      WHERE l.event_id = e.id AND l.handler_id = s.handler_id AND l.verdict = 'evidence' AND l.answer = 'succeeded'
-                        AND EXISTS (SELECT FROM oncehook.outcome p
-                                     WHERE p.event_id = l.event_id AND p.handler_id = l.handler_id AND p.run = l.run AND p.generation = o.generation)
-                      ORDER BY l.ended_at LIMIT 1) late ON o.result NOT IN ('succeeded', 'skipped')
-  LEFT JOIN LATERAL (SELECT late.status, late.headers, late.body, late.ended_at + s.keep_response <= clock_timestamp() AS gone
-                      WHERE late.status IS NOT NULL
-                      UNION ALL
-                     SELECT p.status, p.headers, CASE WHEN $4 THEN p.body END, p.purged_at IS NOT NULL OR p.expires_at <= clock_timestamp()
+  LEFT JOIN LATERAL (SELECT p.status, p.headers, CASE WHEN $4 THEN p.body END AS body,
+                            p.purged_at IS NOT NULL OR coalesce(p.expires_at <= clock_timestamp(), false) AS gone
                        FROM oncehook.response p
-                      WHERE late.status IS NULL AND p.event_id = e.id AND p.handler_id = s.handler_id AND p.run = o.run
-                      LIMIT 1) kept ON true
+                      WHERE o.late_at IS NULL AND p.event_id = e.id AND p.handler_id = s.handler_id AND p.run = o.run LIMIT 1) p ON true
+  LEFT JOIN LATERAL (SELECT coalesce(o.status, p.status) AS status, coalesce(o.headers, p.headers) AS headers, coalesce(o.body, p.body) AS body,
+                            coalesce(p.gone, o.emptied OR coalesce(o.late_at, o.finished_at) + s.keep_response <= clock_timestamp())
+                              OR k.event_id IS DISTINCT FROM e.id AS gone) kept ON o.run IS NOT NULL

@@ -1,6 +1,8 @@
--- operation_register: says which source's operation a handler serves, and how long its answers are kept.
+-- operation_register: says which source's operation a handler serves, how long its answers are kept, and whether its
+-- clients are told failures for good.
 -- Run by store::operation::register, under the registry lock.
--- $1 handler id  $2 source id  $3 seconds that an answer is kept, NULL: as long as its key
+-- $1 handler id  $2 source id  $3 seconds that an answer is kept, NULL: as long as its key  $4 failures are kept
 -- Rows: 1 changed; 0 it is stored so already.
-UPDATE oncehook.handler SET operation_of = $2, keep_response = make_interval(secs => $3::float8)
- WHERE id = $1 AND (operation_of, keep_response) IS DISTINCT FROM ($2, make_interval(secs => $3::float8))
+UPDATE oncehook.handler SET operation_of = $2, keep_response = make_interval(secs => $3::float8), keeps_failures = $4
+ WHERE id = $1
+   AND (operation_of, keep_response, keeps_failures) IS DISTINCT FROM ($2, make_interval(secs => $3::float8), $4::bool)
