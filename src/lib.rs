@@ -68,6 +68,43 @@
 //!
 //! `examples/embed.rs` is the whole of it, with routes of the application's own. Crate users who
 //! do not need the command line leave out the default feature `cli`.
+//!
+//! # A route that takes effect once
+//!
+//! [`Operations`] makes a route of the application idempotent, under the rules of
+//! `POST /v1/operations/{operation}`: what a client sends again under its `Idempotency-Key` takes effect
+//! once, and gets the same answer. What the route does becomes the handler of an operation, and writes in
+//! the transaction in which its answer is stored:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use oncehook::{
+//!     Answer, Delivered, Function, HandlerError, HandlerKind, HandlerSpec, OperationSpec, Response,
+//!     Submitted, Work, async_trait,
+//! };
+//!
+//! struct CreatePayment;
+//!
+//! #[async_trait]
+//! impl Function for CreatePayment {
+//!     async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError> {
+//!         let Ok(request) = Submitted::of(event) else {
+//!             return Ok(Answer::Permanent("not a request of the route".to_owned()));
+//!         };
+//!         let account = request.path.get("account");
+//!         work.execute("INSERT INTO payment (account) VALUES ($1)", &[&account]).await?;
+//!         Ok(Answer::Done.with_response(Response::json(201, "{\"paid\":true}")))
+//!     }
+//! }
+//!
+//! let kind = HandlerKind::Function(Arc::new(CreatePayment));
+//! // Among the handlers of the engine; the route is `operations.route("create_payment")`.
+//! let handler = HandlerSpec::operation("create_payment", kind, OperationSpec::default());
+//! assert_eq!(handler.name, "create_payment");
+//! ```
+//!
+//! `examples/idempotent_route.rs` is the whole of it.
 
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -89,9 +126,10 @@ pub use dispatch::{
     Answer, Delivered, DispatchConfig, Emit, External, Function, HandlerError, HandlerKind,
     HandlerSpec, HttpProbe, HttpTarget, HttpUnknown, SpecError, Work,
 };
+pub use domain::operation::{OnFailure, OperationSpec, Profile, Response};
 pub use domain::{Pattern, Policy, ProbeSchedule, Probed, RetryPolicy};
 pub use engine::{Engine, EngineConfig};
-pub use http::{Inbox, Limits};
+pub use http::{Inbox, Limits, NotOfRoute, Operations, Submitted};
 pub use provider::Source;
 pub use store::{Settings, Store, migrate};
 /// The version whose types [`Work`] takes and returns.

@@ -2,7 +2,8 @@
 //!
 //! Two listeners: the public one takes webhooks, the API one answers people and programs that show a
 //! token, or, where there are no tokens, whoever is on this machine. [`serve`] runs both;
-//! [`scope`] or [`Inbox`] mounts the webhook routes in an application of your own, limits included.
+//! [`scope`] or [`Inbox`] mounts the webhook routes in an application of your own, limits included;
+//! [`Operations`] makes a route of your own idempotent.
 //!
 //! What it never does: decide, speak SQL, answer 2xx before the engine has committed, answer 5xx
 //! other than 503, redirect, or write a header value or a body byte into a log.
@@ -17,6 +18,8 @@ mod flow;
 mod health;
 mod inbox;
 mod incoming;
+mod operation_problem;
+mod operation_route;
 mod operation_status;
 mod operations;
 mod problem;
@@ -28,5 +31,6 @@ mod webhook;
 mod wire_tests;
 
 pub use inbox::{Inbox, Limits, scope};
+pub use operation_route::{NotOfRoute, Operations, Submitted};
 pub use operation_status::{Answered, Ended, Status};
 pub use server::{Running, ServeConfig, ServeError, serve};

@@ -178,9 +178,14 @@ fn answered(response: &Response) -> Answered {
     }
 }
 
-/// The address of an operation's status; the key percent-encoded.
+/// The address of an operation's status.
 pub(super) fn location(operation: &str, key: &str) -> String {
-    let mut at = format!("/v1/operations/{operation}/keys/");
+    format!("/v1/operations/{operation}/keys/{}", encoded(key))
+}
+
+/// A key as it stands in a path.
+pub(super) fn encoded(key: &str) -> String {
+    let mut at = String::with_capacity(key.len());
     for byte in key.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             at.push(char::from(byte));
@@ -211,19 +216,29 @@ pub(super) async fn by_key(
         Ok(client) => client,
         Err(problem) => return problem.response(),
     };
-    let Some(operation) = engine.operation(&operation) else {
+    let all = caller.may(Role::Read);
+    of_key(&engine, (&operation, &client, &key), all).await
+}
+
+/// The status under a client's key; `all`: with what is for people.
+pub(super) async fn of_key(
+    engine: &Engine,
+    (operation, client, key): (&str, &str, &str),
+    all: bool,
+) -> HttpResponse {
+    let Some(operation) = engine.operation(operation) else {
         return NO_OPERATION.response();
     };
-    let event_key = IdempotencyKey::of(&key)
+    let event_key = IdempotencyKey::of(key)
         .ok()
-        .and_then(|key| key.event_key(&client).ok());
+        .and_then(|key| key.event_key(client).ok());
     let Some(event_key) = event_key else {
         return NO_OPERATION.response();
     };
     match engine.operation_record(&operation, &event_key).await {
         Ok(Some(record)) => {
-            let status = Status::of(operation.name(), &client, &key, &record);
-            show(&caller, status)
+            let status = Status::of(operation.name(), client, key, &record);
+            show(all, status)
         }
         Ok(None) => NO_OPERATION.response(),
         Err(error) => events::failed(&error),
@@ -243,7 +258,7 @@ pub(super) async fn by_id(
             let status = Status::of_row(&row);
             // Somebody else's is as if it were not there.
             if caller.may(Role::Read) || status.client == caller.name() {
-                show(&caller, status)
+                show(caller.may(Role::Read), status)
             } else {
                 NO_OPERATION.response()
             }
@@ -253,12 +268,8 @@ pub(super) async fn by_id(
     }
 }
 
-fn show(caller: &Caller, status: Status) -> HttpResponse {
-    let status = if caller.may(Role::Read) {
-        status
-    } else {
-        status.for_client()
-    };
+fn show(all: bool, status: Status) -> HttpResponse {
+    let status = if all { status } else { status.for_client() };
     HttpResponse::Ok()
         .insert_header((header::CACHE_CONTROL, "no-store"))
         .json(status)

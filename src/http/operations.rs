@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
+use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -14,8 +15,8 @@ use uuid::Uuid;
 
 use crate::domain::json::Document;
 use crate::domain::operation::{
-    Action, Asked, IdempotencyKey, KeyFault, Patience, Preferences, Profile, Record, Response,
-    Saying, Seen, State, decide, safe_key,
+    Action, Asked, IdempotencyKey, KeyFault, Patience, Preferences, Record, Response, Saying, Seen,
+    State, decide, safe_key,
 };
 use crate::domain::{Caller, EventKey};
 use crate::engine::{ActiveOperation, Engine, Reserved, Waited};
@@ -24,6 +25,10 @@ use crate::telemetry;
 
 use super::body::{self, Budget};
 use super::inbox::Limits;
+use super::operation_problem::{
+    HEAD_TOO_LARGE, IN_PROGRESS, NOT_JSON_TYPE, NOT_READ, NOT_RESERVED, REPEATED_NAMES, UNKNOWN,
+    expired, mismatch, no_key,
+};
 use super::operation_status::{self as status, Status};
 use super::problem::Problem;
 use super::{early, events, incoming};
@@ -34,7 +39,29 @@ const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const REQUEST_ID: HeaderName = HeaderName::from_static("oncehook-request-id");
 
-/// What a request of the API listener may cost.
+/// Where a request for an operation comes in.
+pub(super) trait Door {
+    /// What makes the intent, as it is stored and compared; the body is one JSON text.
+    fn content(&self, request: &HttpRequest, body: Bytes) -> Result<Bytes, Problem>;
+
+    /// Where the state of an intent can be asked for, if anywhere.
+    fn location(&self, request: &HttpRequest, operation: &str, key: &str) -> Option<String>;
+}
+
+/// The API listener: the body is the intent.
+struct Api;
+
+impl Door for Api {
+    fn content(&self, _request: &HttpRequest, body: Bytes) -> Result<Bytes, Problem> {
+        Ok(body)
+    }
+
+    fn location(&self, _request: &HttpRequest, operation: &str, key: &str) -> Option<String> {
+        Some(status::location(operation, key))
+    }
+}
+
+/// What a request for an operation may cost.
 #[derive(Debug)]
 pub(super) struct Desk {
     limits: Limits,
@@ -77,22 +104,37 @@ async fn submit(
     caller: Caller,
     request: HttpRequest,
     path: web::Path<String>,
-    mut payload: web::Payload,
+    payload: web::Payload,
     engine: web::Data<Engine>,
     desk: web::Data<Desk>,
 ) -> HttpResponse {
-    let Some(operation) = engine.operation(&path) else {
+    let asked = (path.as_str(), caller.name());
+    carry_out(&Api, &engine, &desk, asked, &request, payload).await
+}
+
+/// One request for an operation on behalf of a client, from its key to its answer.
+pub(super) async fn carry_out(
+    door: &dyn Door,
+    engine: &Engine,
+    desk: &Desk,
+    (operation, client): (&str, &str),
+    request: &HttpRequest,
+    mut payload: web::Payload,
+) -> HttpResponse {
+    let Some(operation) = engine.operation(operation) else {
         return early::without_reading(UNKNOWN.response(), payload);
     };
     let correlation_id = Uuid::new_v4();
     let span = tracing::info_span!("operation", correlation_id = %correlation_id);
     let visit = Visit {
-        engine: &engine,
+        door,
+        engine,
         operation: &operation,
+        request,
         correlation_id,
         began: Instant::now(),
     };
-    let taken = visit.take(&desk, &caller, &request, &mut payload);
+    let taken = visit.take(desk, client, &mut payload);
     let (mut answer, word) = match taken.instrument(span.clone()).await {
         Ok(intent) => {
             let (mut answer, word) = visit.answer(&intent).instrument(span).await;
@@ -141,8 +183,10 @@ struct Intent {
 
 /// One request and what is known of it so far.
 struct Visit<'a> {
+    door: &'a dyn Door,
     engine: &'a Engine,
     operation: &'a ActiveOperation,
+    request: &'a HttpRequest,
     correlation_id: Uuid,
     began: Instant,
 }
@@ -152,15 +196,15 @@ impl Visit<'_> {
     async fn take(
         &self,
         desk: &Desk,
-        caller: &Caller,
-        request: &HttpRequest,
+        client: &str,
         payload: &mut web::Payload,
     ) -> Result<Intent, Refused> {
+        let request = self.request;
         let key = fields(request, KEY);
         let key =
             IdempotencyKey::of_fields(key).map_err(|fault| Refused::because(&no_key(fault)))?;
         let event_key = key
-            .event_key(caller.name())
+            .event_key(client)
             .map_err(|_| Refused::because(&no_key(KeyFault::TooLong)))?;
         if !is_json(request) {
             return Err(Refused::because(&NOT_JSON_TYPE));
@@ -179,14 +223,15 @@ impl Visit<'_> {
         .map_err(|stopped| Refused::with(events::stopped_answer(stopped.cause)))?;
         shape(&body.bytes).map_err(|problem| Refused::because(&problem))?;
         let patience = Preferences::of_fields(fields(request, PREFER)).at(&self.operation.spec);
-        let stored = self.stored(request, body);
+        let content = self.door.content(request, body.release());
+        let content = content.map_err(|problem| Refused::because(&problem))?;
         let reserved = self
             .engine
-            .reserve(self.operation, caller.name(), &key, stored)
+            .reserve(self.operation, client, &key, self.stored(content))
             .await
             .map_err(|_| Refused::because(&NOT_RESERVED))?;
         Ok(Intent {
-            client: caller.name().to_owned(),
+            client: client.to_owned(),
             key,
             event_key,
             patience,
@@ -194,7 +239,8 @@ impl Visit<'_> {
         })
     }
 
-    fn stored(&self, request: &HttpRequest, body: body::Body) -> StoredRequest {
+    fn stored(&self, content: Bytes) -> StoredRequest {
+        let request = self.request;
         StoredRequest {
             headers: incoming::stored_headers(&incoming::headers(request), &[]),
             method: Method::POST.as_str().to_owned(),
@@ -203,7 +249,7 @@ impl Visit<'_> {
             peer: incoming::peer(request),
             secret_label: String::new(),
             correlation_id: self.correlation_id,
-            body: body.release(),
+            body: content,
         }
     }
 
@@ -312,8 +358,9 @@ impl Visit<'_> {
 
     /// Where to ask, and when.
     fn point(&self, answer: &mut HttpResponse, intent: &Intent, record: Option<&Record>) {
-        let at = status::location(self.operation.name(), intent.key.as_str());
-        if let Some(at) = header_value(Some(&at)) {
+        let (operation, key) = (self.operation.name(), intent.key.as_str());
+        let at = self.door.location(self.request, operation, key);
+        if let Some(at) = header_value(at.as_deref()) {
             answer.headers_mut().insert(header::LOCATION, at);
         }
         let after = HeaderValue::from(retry_after_s(record));
@@ -368,7 +415,7 @@ fn is_json(request: &HttpRequest) -> bool {
 }
 
 /// Whether the body is one that can be compared with another.
-fn shape(body: &[u8]) -> Result<(), Problem> {
+pub(super) fn shape(body: &[u8]) -> Result<(), Problem> {
     let document = Document::parse(body).map_err(|error| {
         Problem::with(
             StatusCode::BAD_REQUEST,
@@ -427,91 +474,6 @@ fn retry_after_s(record: Option<&Record>) -> u64 {
 fn ended_word(record: &Record) -> Option<&'static str> {
     record.ended.as_ref().map(|ended| ended.ending.as_str())
 }
-
-fn no_key(fault: KeyFault) -> Problem {
-    let (code, title) = match fault {
-        KeyFault::Missing => ("idempotency-key-missing", "Idempotency-Key is missing"),
-        _ => (
-            "idempotency-key-malformed",
-            "Idempotency-Key not understood",
-        ),
-    };
-    let detail = format!("{fault} Nothing was reserved.");
-    Problem::with(StatusCode::BAD_REQUEST, code, title, detail)
-}
-
-fn mismatch(profile: Profile) -> Problem {
-    let status = match profile {
-        Profile::Standard => StatusCode::CONFLICT,
-        Profile::Ietf => StatusCode::UNPROCESSABLE_ENTITY,
-    };
-    Problem::fixed(
-        status,
-        "idempotency-key-mismatch",
-        "Key used for another intent",
-        "This Idempotency-Key names an earlier request with other content. That one stands as it is, and this one was recorded as a conflict and not carried out. A retry repeats the first content; a correction is a new intent and needs a new key.",
-    )
-}
-
-fn expired(state: State, result: Option<&'static str>) -> Problem {
-    Problem::fixed(
-        StatusCode::GONE,
-        "idempotency-response-expired",
-        "Response not kept any more",
-        "This intent has ended, and its response is not kept any more. It was not carried out again. Its final state is in `state`; the status resource says what is known of it.",
-    )
-    .and("state", state.as_str())
-    .and_some("result", result)
-}
-
-const UNKNOWN: Problem = Problem::fixed(
-    StatusCode::NOT_FOUND,
-    "unknown-operation",
-    "No such operation",
-    "No operation of this name is configured here. [[operation]] in the configuration makes one.",
-);
-
-const NOT_JSON_TYPE: Problem = Problem::fixed(
-    StatusCode::UNSUPPORTED_MEDIA_TYPE,
-    "not-json",
-    "Operations are JSON",
-    "Send Content-Type: application/json and one JSON text. Nothing was reserved.",
-);
-
-const HEAD_TOO_LARGE: Problem = Problem::fixed(
-    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-    "headers-too-large",
-    "Headers too large",
-    "Request line and header fields are longer than limits.headers allows. Nothing was reserved.",
-);
-
-const REPEATED_NAMES: Problem = Problem::fixed(
-    StatusCode::BAD_REQUEST,
-    "body-repeats-names",
-    "A member name twice",
-    "An object of the body has two members of one name, and which of them counts is for nobody to guess. Nothing was reserved; mend it and send it again.",
-);
-
-const IN_PROGRESS: Problem = Problem::fixed(
-    StatusCode::CONFLICT,
-    "idempotency-in-progress",
-    "Under way",
-    "Another request with this Idempotency-Key has begun the same intent, and it is under way. Send the same again later, with the same key; Location says where to ask for its state.",
-);
-
-const NOT_RESERVED: Problem = Problem::fixed(
-    StatusCode::SERVICE_UNAVAILABLE,
-    "reserve-unavailable",
-    "Not reserved",
-    "The key could not be reserved, or nobody knows whether it was. Send the same again, with the same key: it is carried out once at most.",
-);
-
-const NOT_READ: Problem = Problem::fixed(
-    StatusCode::SERVICE_UNAVAILABLE,
-    "reserve-unavailable",
-    "State not known now",
-    "The intent may be stored, and its state could not be read now. Send the same again, with the same key: it is carried out once at most.",
-);
 
 #[cfg(test)]
 mod tests {

@@ -79,6 +79,13 @@ impl Response {
         Self::of(status, "application/json", body)
     }
 
+    /// The same with a header more. Only [`HEADERS`] and those that the operation lists are kept.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.push((name.to_owned(), value.into()));
+        self
+    }
+
     fn of(status: u16, media: &str, body: impl Into<Bytes>) -> Self {
         Self {
             status,

@@ -107,8 +107,9 @@ fn mounted() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        // The webhooks' own, on the public listener, and what a unit test mounts.
-        if ["inbox.rs", "wire_tests.rs"]
+        // The webhooks' own, on the public listener, what a unit test mounts, and what an application mounts
+        // behind its own authorisation.
+        if ["inbox.rs", "wire_tests.rs", "operation_route.rs"]
             .iter()
             .any(|name| path.ends_with(name))
             || path.extension().is_none_or(|found| found != "rs")

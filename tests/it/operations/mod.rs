@@ -2,6 +2,8 @@
 
 mod inner_races;
 mod inner_runs;
+mod route;
+mod route_crash;
 mod wire;
 mod wire_answers;
 mod wire_crowd;

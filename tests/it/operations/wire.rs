@@ -8,7 +8,7 @@ use crate::support::{AppBuilder, Receiver, TestApp, node};
 
 /// The ledger, and a function that books a payment: amount 0 is refused by the business, a negative one
 /// fails for good.
-const LEDGER: &str = r#"
+pub(super) const LEDGER: &str = r#"
 CREATE SCHEMA app;
 CREATE TABLE app.payment (no int GENERATED ALWAYS AS IDENTITY, key text NOT NULL, body jsonb NOT NULL);
 CREATE FUNCTION app.pay(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $f$
@@ -90,7 +90,7 @@ impl Answer {
 /// A client of the API.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
-    api: SocketAddr,
+    pub(super) api: SocketAddr,
     http: reqwest::Client,
     token: Option<String>,
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Gate, Receiver, Reply};
+use crate::support::{Gate, Receiver, Reply, TestDb};
 
 use super::wire::{Client, app, booking, calling, send};
 
@@ -12,6 +12,10 @@ const VOLATILE: &str = "volatile = [\"/client_time\", \"/items/*/trace\"]";
 async fn a_retry_gets_the_same_bytes_and_makes_nothing() {
     let app = app(&booking("pay", VOLATILE)).start().await;
     let client = Client::of(&app);
+    same_bytes(&client, &app.db).await;
+}
+
+pub(super) async fn same_bytes(client: &Client, db: &TestDb) {
     let first = client
         .submit(
             "pay",
@@ -48,14 +52,18 @@ async fn a_retry_gets_the_same_bytes_and_makes_nothing() {
             first.header("Oncehook-Request-Id")
         );
     }
-    assert_eq!(app.db.count("app.payment").await, 1);
-    assert_eq!(app.db.count("conflict").await, 0);
+    assert_eq!(db.count("app.payment").await, 1);
+    assert_eq!(db.count("conflict").await, 0);
 }
 
 #[tokio::test]
 async fn numbers_are_compared_as_they_are_written() {
     let app = app(&booking("pay", VOLATILE)).start().await;
     let client = Client::of(&app);
+    numbers_as_written(&client, &app.db).await;
+}
+
+pub(super) async fn numbers_as_written(client: &Client, db: &TestDb) {
     let big = r#"{"amount": 9007199254740993}"#;
     assert_eq!(client.submit("pay", "k", big).await.status, 201);
     for other in [
@@ -70,14 +78,18 @@ async fn numbers_are_compared_as_they_are_written() {
         assert!(answer.body.contains("a new key"), "{answer:?}");
     }
     assert!(client.submit("pay", "k", big).await.replayed());
-    assert_eq!(app.db.count("app.payment").await, 1);
-    assert_eq!(app.db.count("conflict").await, 4);
+    assert_eq!(db.count("app.payment").await, 1);
+    assert_eq!(db.count("conflict").await, 4);
 }
 
 #[tokio::test]
 async fn a_business_no_is_final_and_replayed() {
     let app = app(&booking("pay", "")).start().await;
     let client = Client::of(&app);
+    business_no(&client).await;
+}
+
+pub(super) async fn business_no(client: &Client) {
     let first = client.submit("pay", "k", r#"{"amount": 0}"#).await;
     assert_eq!(first.status, 422, "{first:?}");
     let again = client.submit("pay", "k", r#"{"amount": 0}"#).await;
@@ -214,6 +226,10 @@ async fn other_content_is_refused_in_every_state_and_changes_nothing() {
 async fn a_failure_is_kept_where_the_operation_says_so() {
     let app = app(&booking("pay", "on_failure = \"keep\"")).start().await;
     let client = Client::of(&app);
+    failure_kept(&client, &app.db).await;
+}
+
+pub(super) async fn failure_kept(client: &Client, db: &TestDb) {
     let first = client.submit("pay", "k", r#"{"amount": -1}"#).await;
     assert_eq!(first.status, 500, "{first:?}");
     let again = client.submit("pay", "k", r#"{"amount": -1}"#).await;
@@ -221,5 +237,5 @@ async fn a_failure_is_kept_where_the_operation_says_so() {
     assert!(again.replayed());
     let other = client.submit("pay", "k", r#"{"amount": 1}"#).await;
     assert_eq!(other.status, 409);
-    assert_eq!(app.db.count("app.payment").await, 0);
+    assert_eq!(db.count("app.payment").await, 0);
 }

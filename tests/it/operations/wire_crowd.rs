@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::support::{Gate, Receiver, Reply, until};
+use crate::support::{Gate, Receiver, Reply, TestDb, until};
 
 use super::wire::{Answer, Client, app, booking, calling, send};
 
@@ -24,7 +24,11 @@ fn one_brought_it(answers: &[Answer]) {
 async fn the_same_key_at_once_is_carried_out_once() {
     let mut app = app(&booking("pay", "wait = \"30s\"")).start().await;
     let node = app.another_node().await;
-    let nodes = [Client::of(&app), Client::at(node.api)];
+    at_once(&[Client::of(&app), Client::at(node.api)], &app.db).await;
+}
+
+/// Two clients, fifty, and fifty of two nodes.
+pub(super) async fn at_once(nodes: &[Client; 2], db: &TestDb) {
     for (key, clients, spread) in [("two", 2, 1), ("fifty", 50, 1), ("nodes", 50, 2)] {
         let sent = (0..clients).map(|n| {
             let client = &nodes[n % spread];
@@ -32,9 +36,9 @@ async fn the_same_key_at_once_is_carried_out_once() {
         });
         one_brought_it(&join_all(sent).await);
     }
-    assert_eq!(app.db.count("app.payment").await, 3);
-    assert_eq!(app.db.count("outcome").await, 3);
-    app.db.verify().await;
+    assert_eq!(db.count("app.payment").await, 3);
+    assert_eq!(db.count("outcome").await, 3);
+    db.verify().await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
 use crate::access;
-use crate::support::RawHttp;
+use crate::support::{RawHttp, TestDb};
 
 use super::wire::{Client, app, booking, send};
 
@@ -14,6 +14,17 @@ async fn what_is_refused_is_not_stored_and_the_answer_teaches() {
     let toml = booking("pay", "") + "[limits]\nbody = \"1KiB\"\n";
     let app = app(&toml).start().await;
     let client = Client::of(&app);
+    refused_and_free(&client, &app.db).await;
+    // It is no address for webhooks either.
+    let webhook = app.post("pay", &[], "{}").await;
+    assert_eq!(webhook.status().as_u16(), 404);
+    let unknown = client.submit("refund", "k", "{}").await;
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.is_problem("unknown-operation"), "{unknown:?}");
+}
+
+/// Bodies of 1 KiB are taken, and there is a function that books.
+pub(super) async fn refused_and_free(client: &Client, db: &TestDb) {
     let post = || client.request(Method::POST, "/v1/operations/pay");
     let json = |body: &str| {
         post()
@@ -37,7 +48,7 @@ async fn what_is_refused_is_not_stored_and_the_answer_teaches() {
         assert_eq!(answer.status, 400, "{key}");
         assert!(answer.is_problem("idempotency-key-malformed"), "{answer:?}");
     }
-    let mut raw = RawHttp::connect(app.api).await;
+    let mut raw = RawHttp::connect(client.api).await;
     let twice = "POST /v1/operations/pay HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                  Idempotency-Key: a\r\nIdempotency-Key: a\r\nContent-Length: 2\r\n\r\n{}";
     assert!(raw.send(twice).await);
@@ -59,15 +70,9 @@ async fn what_is_refused_is_not_stored_and_the_answer_teaches() {
         let answer = send(request).await;
         assert_eq!(answer.status, status, "{body}");
     }
-    let unknown = client.submit("refund", "k", "{}").await;
-    assert_eq!(unknown.status, 404);
-    assert!(unknown.is_problem("unknown-operation"), "{unknown:?}");
     for table in ["event_key", "request", "event", "delivery", "conflict"] {
-        assert_eq!(app.db.count(table).await, 0, "{table}");
+        assert_eq!(db.count(table).await, 0, "{table}");
     }
-    // It is no address for webhooks either.
-    let webhook = app.post("pay", &[], "{}").await;
-    assert_eq!(webhook.status().as_u16(), 404);
     // The key is still free.
     let answer = client.submit("pay", "k", r#"{"amount": 1}"#).await;
     assert_eq!(answer.status, 201, "{answer:?}");
