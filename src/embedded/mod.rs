@@ -1,6 +1,7 @@
-//! A private PostgreSQL cluster for `oncehook dev` and for tests.
+//! What `oncehook dev` and the tests bring along: a private PostgreSQL cluster, and a payment provider to try
+//! calls against ([`Charges`]).
 //!
-//! It finds PostgreSQL on the machine (or fetches it), initialises a data folder, runs the server
+//! The cluster: it finds PostgreSQL on the machine (or fetches it), initialises a data folder, runs the server
 //! as an unprivileged user on a Unix socket that nobody else can enter, and ends it with its
 //! owner. It opens no TCP port and never touches another cluster of the machine.
 //!
@@ -16,10 +17,11 @@
 //! # Ok::<(), oncehook::embedded::EmbeddedError>(())
 //! ```
 //!
-//! Everything here blocks except [`Cluster::create_database`]: call it from a blocking task.
+//! Everything of it blocks except [`Cluster::create_database`]: call it from a blocking task.
 
 mod account;
 mod binaries;
+mod charges;
 mod cluster;
 mod error;
 mod fetch;
@@ -29,6 +31,7 @@ mod postmaster;
 mod server;
 
 pub use binaries::{Binaries, Search};
+pub use charges::{Charge, Charges, Conduct, Count};
 pub use cluster::{Cluster, Options, wipe};
 pub use error::EmbeddedError;
 pub use place::{Moved, MovedReason};

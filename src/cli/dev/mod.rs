@@ -10,6 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
+use crate::embedded::{Charges, Conduct};
 use crate::store::{Settings, Store, migrate, sample as sample_objects};
 
 use super::context::Context;
@@ -27,11 +28,14 @@ const FOLDER: &str = ".oncehook";
 /// Used when free; another clone beside this one gets other ports.
 const PUBLIC_PORT: u16 = 8080;
 const API_PORT: u16 = 8081;
+const PROVIDER_PORT: u16 = 8082;
 
 /// Run everything on this machine, from nothing.
 ///
 /// Starts a private PostgreSQL (or uses the database of `DATABASE_URL`), a sample source for every
-/// provider, a ledger to book into and a receiver that echoes calls. Everything is kept in ./.oncehook and is there again at the next start, also after a crash.
+/// provider, a ledger to book into, a receiver that echoes calls, and an operation that charges at
+/// a payment provider, which can be told to lose answers and keeps its charges in memory.
+/// Everything else is kept in ./.oncehook and is there again at the next start, also after a crash.
 /// Ctrl-C stops everything.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: oncehook dev --fresh")]
@@ -80,10 +84,13 @@ async fn with_database(
         sample_objects::install(&settings).await?;
         let secrets = Secrets::kept_or_new(&file);
         let echo = Echo::start(context.printer, &secrets).step("cannot start the echo receiver")?;
+        let charges = Charges::start(free_or_any(PROVIDER_PORT), Conduct::default())
+            .step("cannot start the demonstration provider")?;
         let mut addresses = Addresses {
             public: free_or_any(PUBLIC_PORT),
             api: free_or_any(API_PORT),
             echo: echo.address(),
+            charges: charges.address(),
         };
         let text = sample::configuration(url, &addresses, &secrets);
         let config = Config::parse(&text, &file, &context.environment)?;
@@ -93,18 +100,19 @@ async fn with_database(
         addresses.api = node.api();
         // Other verbs find the service by what is written here, so it names the real ports.
         write_private(&file, &sample::configuration(url, &addresses, &secrets))?;
-        Ok::<_, Failure>((node, echo, config))
+        Ok::<_, Failure>((node, (echo, charges), config))
     };
-    let (node, echo, config) = tokio::select! {
+    let (node, (echo, charges), config) = tokio::select! {
         () = signals.stop() => return Ok(()),
         started = start => started?,
     };
-    say_ready(context, &config, &node, &file);
+    say_ready(context, &config, &node, &file, charges.address());
     if args.announce {
         node.announce(context.printer)?;
     }
     let result = node.run(signals, Origin { path: file, config }).await;
     echo.stop().await;
+    charges.stop().await;
     result
 }
 
@@ -144,7 +152,7 @@ fn free_or_any(port: u16) -> SocketAddr {
     }
 }
 
-fn say_ready(context: &Context, config: &Config, node: &Node, file: &Path) {
+fn say_ready(context: &Context, config: &Config, node: &Node, file: &Path, charges: SocketAddr) {
     let note = |text: String| context.printer.note(text);
     let program = words::program(&context.environment);
     note(String::new());
@@ -160,10 +168,21 @@ fn say_ready(context: &Context, config: &Config, node: &Node, file: &Path) {
     note(format!("  metrics        http://{}/metrics", node.api()));
     note(format!("  configuration  {}", file.display()));
     note("  handlers       ledger books into app.ledger; echo prints its calls here".to_owned());
+    note(format!(
+        "  operation      charge charges at a demonstration provider, http://{charges}/charges"
+    ));
     note(String::new());
     note("next, in a second terminal:".to_owned());
     note(format!(
         "  {program} simulate stripe-main payment_intent.succeeded"
+    ));
+    note(format!(
+        "  curl -i -d '{{\"amount\": 5}}' -H 'Content-Type: application/json' -H 'Idempotency-Key: order-1' http://{}/v1/operations/charge",
+        node.api()
+    ));
+    note("and again with other keys, once the provider loses its answers:".to_owned());
+    note(format!(
+        "  curl -X PUT -d '{{\"drops_replies\": 100}}' http://{charges}/conduct"
     ));
     note(String::new());
     note("Ctrl-C stops everything; `dev --fresh` begins anew".to_owned());

@@ -14,9 +14,10 @@ pub(super) struct Addresses {
     pub(super) public: SocketAddr,
     pub(super) api: SocketAddr,
     pub(super) echo: SocketAddr,
+    pub(super) charges: SocketAddr,
 }
 
-/// A secret per source, and the one `echo` is called with.
+/// A secret per source, and those `echo` and the demonstration provider are called with.
 #[derive(Debug, Clone)]
 pub(super) struct Secrets {
     pub(super) stripe: SecretText,
@@ -25,6 +26,7 @@ pub(super) struct Secrets {
     pub(super) github: SecretText,
     pub(super) shop: SecretText,
     pub(super) echo: SecretText,
+    pub(super) charge: SecretText,
 }
 
 impl Secrets {
@@ -49,6 +51,7 @@ impl Secrets {
             github: kept("source", "github-main").unwrap_or_else(new(hex(20))),
             shop: kept("source", "shop").unwrap_or_else(new(hex(20))),
             echo: kept("handler", "echo").unwrap_or_else(new(whsec())),
+            charge: kept("operation", "charge").unwrap_or_else(new(whsec())),
         }
     }
 }
@@ -67,7 +70,12 @@ fn whsec() -> String {
 
 /// The whole file.
 pub(super) fn configuration(url: &str, addresses: &Addresses, secrets: &Secrets) -> String {
-    let Addresses { public, api, echo } = addresses;
+    let Addresses {
+        public,
+        api,
+        echo,
+        charges,
+    } = addresses;
     format!(
         r#"# Written by `oncehook dev` at every start. The secrets are kept, other changes are not:
 # copy it to ./oncehook.toml to make it yours.
@@ -132,6 +140,18 @@ url = "http://{echo}/hooks"
 secrets = [{{ label = "dev", value = "{echo_secret}" }}]
 events = ["*:*"]
 on_unknown = "retry"
+
+# POST /v1/operations/charge charges at the demonstration provider that `dev` runs. It honours no keys, and
+# keeps its charges in memory: a call whose answer is lost is asked for, not repeated.
+[[operation]]
+name = "charge"
+kind = "http"
+url = "http://{charges}/charges"
+secrets = [{{ label = "dev", value = "{charge_secret}" }}]
+timeout = "2s"
+lease = "7s"
+on_unknown = "probe"
+probe = {{ url = "http://{charges}/charges/by-reference/{{effect_key}}", after = ["2s", "8s", "30s", "2m", "10m"] }}
 "#,
         url = toml::Value::String(url.to_owned()),
         stripe = secrets.stripe.expose(),
@@ -140,6 +160,7 @@ on_unknown = "retry"
         github = secrets.github.expose(),
         shop = secrets.shop.expose(),
         echo_secret = secrets.echo.expose(),
+        charge_secret = secrets.charge.expose(),
     )
 }
 
@@ -156,12 +177,15 @@ mod tests {
             public: "127.0.0.1:8080".parse().unwrap(),
             api: "127.0.0.1:8081".parse().unwrap(),
             echo: "127.0.0.1:9".parse().unwrap(),
+            charges: "127.0.0.1:10".parse().unwrap(),
         };
         let secrets = Secrets::kept_or_new(&file);
         let text = configuration("postgresql:///x?host=/a'b\"c", &addresses, &secrets);
         let config = Config::parse(&text, &file, &Environment::default()).unwrap();
         assert_eq!(config.sources.len(), 5);
         assert_eq!(config.handlers.len(), 2);
+        let operations: Vec<_> = config.operations.iter().map(|o| o.name.as_str()).collect();
+        assert_eq!(operations, ["charge"]);
         // What GitHub's signature leaves open is said, and nothing else.
         let said: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(said.len(), 1, "{said:?}");

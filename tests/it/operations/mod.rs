@@ -1,5 +1,6 @@
 //! Operations: what a client of your own API is promised.
 
+mod charges;
 mod inner_races;
 mod inner_runs;
 mod route;
