@@ -14,8 +14,9 @@ use tokio::sync::watch;
 use crate::dispatch::{
     ActiveHandler, Context, Flow, HandlerSpec, Registry, claim, http_client, reap, running,
 };
-use crate::ingest::{self, Receipt, Submission, Unavailable, routes_of};
-use crate::provider::Source;
+use crate::domain::EventKey;
+use crate::ingest::{self, Origin, Receipt, StoredRequest, Submission, Unavailable, routes_of};
+use crate::provider::{Source, operation};
 use crate::store::delivery::Lease;
 use crate::store::quota::Quota;
 use crate::store::{Store, StoreError};
@@ -91,6 +92,29 @@ impl Turns {
         }
         let batch: Vec<&Submission> = batch.iter().collect();
         ingest::write(&self.context.store, &batch).await
+    }
+
+    /// A client's intent, as the API submits it; `None`: there is no such operation.
+    pub fn intent(&self, name: &str, key: EventKey, body: &str) -> Option<Submission> {
+        let (source_id, source) = self.context.registry.current().sources.get(name).cloned()?;
+        let item = operation::item(source.provider.as_ref(), key, body.as_bytes());
+        Some(Submission {
+            source_id,
+            source,
+            request: StoredRequest {
+                body: body.to_owned().into(),
+                headers: b"[]".to_vec(),
+                method: "POST".to_owned(),
+                path: format!("/v1/operations/{name}"),
+                query: None,
+                peer: None,
+                secret_label: String::new(),
+                correlation_id: uuid::Uuid::new_v4(),
+            },
+            items: vec![item],
+            routes: Vec::new(),
+            origin: Origin::Request,
+        })
     }
 
     /// Leases what is due, up to a batch of the only handler.

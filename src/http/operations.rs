@@ -227,7 +227,8 @@ impl Visit<'_> {
                     .engine
                     .operation_record(self.operation, &intent.event_key);
                 match read.await {
-                    Ok(record) => record,
+                    // A key that was renewed meanwhile names an intent that this one was never compared with.
+                    Ok(record) => record.filter(|record| record.id == event_id),
                     Err(_) => return self.say(intent, Saying::Unavailable, None),
                 }
             };
@@ -239,14 +240,11 @@ impl Visit<'_> {
             match action {
                 Action::Say(saying) => return self.say(intent, saying, record),
                 Action::Wait => {
-                    // The key may have been renewed since: what is waited for is what it names now.
-                    let event = record.map_or(event_id, |record| record.id);
-                    asked.time_left = self.engine.wait_for(event, until).await == Waited::Ended;
+                    asked.time_left = self.engine.wait_for(event_id, until).await == Waited::Ended;
                 }
                 Action::BeginAgain { run } => {
                     asked.may_begin = false;
-                    let event = record.map_or(event_id, |record| record.id);
-                    let begun = self.engine.begin_again(self.operation, event, run).await;
+                    let begun = self.engine.begin_again(self.operation, event_id, run).await;
                     match begun {
                         Ok(true) => asked.began = Some(run + 1),
                         // Somebody was quicker, or a rule forbids it: what is stored is the answer.

@@ -23,8 +23,16 @@ pub(super) async fn hold_key(
     transaction: &Transaction<'_>,
     event_id: Uuid,
 ) -> Result<Option<Row>, StoreError> {
-    let rows = transaction.query(KEY, &[&event_id]).await?;
-    Ok(rows.into_iter().next())
+    Ok(hold_keys(transaction, &[event_id]).await?.pop())
+}
+
+/// The same for many. Whoever opens runs of several operations in one transaction holds all their keys first, in
+/// the order in which a batch of submissions renews them.
+pub(super) async fn hold_keys(
+    transaction: &Transaction<'_>,
+    events: &[Uuid],
+) -> Result<Vec<Row>, StoreError> {
+    transaction.query(KEY, &[&events]).await
 }
 
 impl Store {

@@ -235,8 +235,8 @@ fn record(row: &Row) -> Result<Record, StoreError> {
             .or_else(|| row.get("run"))
             .unwrap_or(1),
         state,
+        stored: stored(row, ended.as_ref())?,
         ended,
-        stored: stored(row)?,
         attempts: tries.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
         resource: row.get("resource"),
         external_id: row.get("external_id"),
@@ -263,11 +263,29 @@ fn ended(row: &Row, at: Option<Timestamp>) -> Option<Ended> {
     })
 }
 
-fn stored(row: &Row) -> Result<Stored, StoreError> {
+fn stored(row: &Row, ended: Option<&Ended>) -> Result<Stored, StoreError> {
     if row.get("gone") {
         return Ok(Stored::Purged);
     }
-    Ok(response(row)?.map_or(Stored::Nothing, Stored::Kept))
+    if let Some(response) = response(row)? {
+        return Ok(Stored::Kept(response));
+    }
+    // Made up of what is stored, so it is the same at every reading.
+    let unsaid = ended.filter(|_| row.get("unsaid")).map(|ended| {
+        let ending = if ended.evidence_of_effect {
+            Ending::Succeeded
+        } else {
+            ended.ending
+        };
+        Response::made_up(
+            row.get("operation"),
+            ending,
+            ended.decided_by,
+            row.get("resource"),
+            row.get("external_id"),
+        )
+    });
+    Ok(unsaid.map_or(Stored::Nothing, Stored::Kept))
 }
 
 /// The answer in the columns `status`, `headers` and `body`, if there is one.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::EventKey;
 
+use super::super::again;
 use super::super::lanes::LaneOf;
 use super::super::query::{Found, hex_of, like_pattern, time};
 use super::super::replay::ReplayRequest;
@@ -251,6 +252,8 @@ impl Store {
         if ours.is_empty() {
             return Ok(None);
         }
+        let events: Vec<Uuid> = wanted.iter().map(|one| one.found.event_id).collect();
+        again::hold_keys(transaction, &events).await?;
         let mut opened: u32 = 0;
         let mut lanes: Vec<LaneOf> = Vec::new();
         for candidate in wanted {

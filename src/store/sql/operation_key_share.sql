@@ -1,13 +1,17 @@
--- operation_key_share: keeps the key of an operation from being renewed until the transaction ends.
--- Run by store::again, for replays of operations too, before a run is opened: ingest_renew_lock is its counterpart.
--- $1 event_id
--- Rows: 1 the key names this event: its text, the source's first name, the handler, and whether it has expired; 0 it
--- names another by now.
--- Index event_DAY_pkey, event_key_NN_pkey.
-SELECT k.key, s.first_name, h.id AS handler_id, h.name AS handler, coalesce(k.expires_at <= clock_timestamp(), false) AS expired
-  FROM oncehook.event e
-  JOIN oncehook.event_key k ON k.source_id = e.source_id AND k.key = e.key AND k.event_id = e.id
-  JOIN oncehook.source s ON s.id = e.source_id
-  JOIN oncehook.handler h ON h.operation_of = e.source_id
- WHERE e.id = $1
-   FOR SHARE OF k
+-- operation_key_share: keeps the keys of operations from being renewed until the transaction ends.
+-- Run by store::again, for replays of operations too, before runs are opened: ingest_renew_lock is its counterpart.
+-- $1 event_ids
+-- Rows: one per event that its key names still: its text, the source's first name, the handler, and whether it has
+-- expired. Locked in the order in which a batch renews keys, which the sorted sub-select keeps: two orders would
+-- deadlock.
+-- Index event_DAY_pkey, event_key_NN_pkey; every LIMIT keeps a look-up below its join.
+SELECT k.key, e.first_name, e.handler_id, e.handler, k.expired
+  FROM (SELECT e.id, e.source_id, e.key, s.first_name, s.handler_id, s.handler
+          FROM unnest($1::uuid[]) AS q(event_id)
+         CROSS JOIN LATERAL (SELECT id, source_id, key FROM oncehook.event WHERE id = q.event_id LIMIT 1) e
+         CROSS JOIN LATERAL (SELECT s.first_name, h.id AS handler_id, h.name AS handler
+                               FROM oncehook.source s JOIN oncehook.handler h ON h.operation_of = s.id
+                              WHERE s.id = e.source_id LIMIT 1) s
+         ORDER BY e.source_id, e.key COLLATE "C") e
+ CROSS JOIN LATERAL (SELECT key, coalesce(expires_at <= clock_timestamp(), false) AS expired FROM oncehook.event_key
+                      WHERE source_id = e.source_id AND key = e.key AND event_id = e.id LIMIT 1 FOR SHARE) k

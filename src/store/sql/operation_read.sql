@@ -6,13 +6,15 @@
 -- a probe each; every LIMIT keeps a look-up below its join.
 -- `late`: a late answer that says that a call of the last run's effect key was applied, where no outcome says so.
 -- `gone`: by the database's clock, whether or not the keeper has emptied it.
+-- `unsaid`: it has ended without an answer, by a node of a version that knows none.
 SELECT q.no::int AS no, e.id, s.name AS operation, e.key, e.correlation_id,
        CASE WHEN k.event_id = e.id THEN k.first_seen ELSE r.received_at END AS created_at,
        CASE WHEN k.event_id = e.id THEN k.expires_at ELSE k.first_seen END AS expires_at,
        d.run AS live_run, d.state, d.tries, d.next_check_at, d.changed_at,
        o.run, o.result, o.decided_by, o.reason, o.attempts, o.finished_at,
        coalesce(late.resource, o.resource) AS resource, coalesce(late.external_id, o.external_id) AS external_id,
-       late.ended_at AS late_at, kept.status::int AS status, kept.headers, kept.body, coalesce(kept.gone, false) AS gone,
+       late.ended_at AS late_at, kept.status::int AS status, kept.headers, kept.body, coalesce(kept.gone, o.finished_at + s.keep_response <= clock_timestamp(), false) AS gone,
+       $4 AND d.run IS NULL AND o.run IS NOT NULL AND kept.status IS NULL AS unsaid,
        greatest(d.changed_at, o.finished_at, late.ended_at, a.ended_at) AS updated_at
   FROM (SELECT u.no, k.event_id FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS u(source_id, key, no)
          CROSS JOIN LATERAL (SELECT event_id FROM oncehook.event_key WHERE source_id = u.source_id AND key = u.key LIMIT 1) k

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncehook::HandlerSpec;
+use oncehook::domain::EventKey;
 use oncehook::engine::turns::{Claimed, Turns};
 use oncehook::ingest::{Fate, Origin, StoredRequest, Submission};
 use oncehook::provider::{Headers, Request, Verified};
@@ -54,14 +55,15 @@ CREATE FUNCTION oncehook.run_sql_handler(
 $$;
 ";
 
-/// What must hold for these keys at every moment at which no transaction is open.
+/// What must hold for these keys at every moment at which no transaction is open. A key of an operation has had one
+/// event more for each time that it was renewed.
 const BROKEN: &str = "
 WITH k AS (SELECT key FROM unnest($1::text[]) AS u(key)),
 e AS (SELECT ev.id, ev.key, r.handler_id, ev.state
         FROM oncehook.event ev JOIN k USING (key) LEFT JOIN LATERAL unnest(ev.routes) AS r(handler_id) ON true)
 SELECT 'key ' || key || ': ' || count(ek.event_id) || ' keys, ' || (SELECT count(*) FROM oncehook.event WHERE event.key = k.key) || ' events'
   FROM k LEFT JOIN oncehook.event_key ek USING (key) GROUP BY key
-HAVING count(ek.event_id) <> (SELECT count(*) FROM oncehook.event WHERE event.key = k.key) OR count(ek.event_id) > 1
+HAVING coalesce(sum(1 + ek.generation), 0) <> (SELECT count(*) FROM oncehook.event WHERE event.key = k.key) OR count(ek.event_id) > 1
 UNION ALL
 SELECT 'event ' || e.key || ': highest run is ' || CASE WHEN live THEN 'live and finished' ELSE 'neither live nor finished' END
   FROM e, LATERAL (SELECT EXISTS (SELECT FROM oncehook.delivery d WHERE d.event_id = e.id AND d.handler_id = e.handler_id)) l(live),
@@ -100,6 +102,8 @@ pub(super) struct Stage {
     plain: Stepper,
     steppers: Vec<Stepper>,
     changed: Arc<Notify>,
+    /// The handler's name, if it serves an operation.
+    operation: Option<String>,
 }
 
 impl Stage {
@@ -146,6 +150,7 @@ impl Stage {
             plain,
             steppers,
             changed,
+            operation: handler.operation.as_ref().map(|_| handler.name.clone()),
         };
         // What a node reads once only is no part of any order.
         for node in 0..nodes {
@@ -207,7 +212,11 @@ impl Stage {
 
     /// Stores events of these keys, by node A.
     pub(super) async fn store(&self, keys: &[String]) {
-        let batch = keys.iter().map(|key| submission(key, 1)).collect();
+        let batch = keys.iter().map(|key| match &self.operation {
+            Some(name) => intent(&self.nodes[0], name, key, r#"{"amount": 1}"#),
+            None => submission(key, 1),
+        });
+        let batch = batch.collect();
         for answer in self.nodes[0].write(batch).await {
             assert_eq!(answer.unwrap().items[0].1, Fate::New);
         }
@@ -247,7 +256,12 @@ impl Stage {
     }
 
     pub(super) async fn invariants(&self, keys: &[String]) {
-        let broken = self.db.rows(BROKEN, &[&keys]).await;
+        let named = keys.iter().map(|key| match &self.operation {
+            Some(_) => format!("{CLIENT}:{key}"),
+            None => key.clone(),
+        });
+        let named: Vec<String> = named.collect();
+        let broken = self.db.rows(BROKEN, &[&named]).await;
         let broken: Vec<String> = broken.iter().map(|row| row.get(0)).collect();
         assert!(broken.is_empty(), "{}", broken.join("\n"));
     }
@@ -294,6 +308,15 @@ pub(super) fn program(work: impl Future<Output = Value> + Send + 'static) -> Pro
 /// Keys of one run.
 pub(super) fn keys(run: u64, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("evt_{run}_{n}")).collect()
+}
+
+/// Whose intents they are.
+pub(super) const CLIENT: &str = "shop";
+
+/// A client's intent.
+pub(super) fn intent(node: &Turns, operation: &str, key: &str, body: &str) -> Submission {
+    let key = EventKey::of_parts([CLIENT, key]).unwrap();
+    node.intent(operation, key, body).unwrap()
 }
 
 /// A verified request with one event, whose content is `amount`.

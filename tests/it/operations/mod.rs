@@ -1,7 +1,13 @@
 //! Operations: what a client of your own API is promised.
 
+mod content;
+mod errors;
 mod inner_races;
 mod inner_runs;
+mod kinds;
+mod map;
+mod outcomes;
+mod rollout;
 mod wire;
 mod wire_answers;
 mod wire_crowd;

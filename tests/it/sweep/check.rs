@@ -14,14 +14,23 @@ use super::service::Service;
 const NEVER: &[(&str, &str)] = &[
     (
         "a key without exactly its one event",
+        // And one more for each time that a key of an operation was renewed.
         "SELECT k.key FROM oncehook.event_key k LEFT JOIN oncehook.event e ON e.source_id = k.source_id AND e.key = k.key
-          WHERE k.key LIKE $1 GROUP BY k.source_id, k.key, k.event_id
-         HAVING count(e.id) <> 1 OR bool_or(e.id <> k.event_id)",
+          WHERE k.key LIKE $1 GROUP BY k.source_id, k.key, k.event_id, k.generation
+         HAVING count(e.id) <> 1 + k.generation OR NOT bool_or(e.id = k.event_id)",
     ),
     (
         "an event without its key",
-        "SELECT e.key FROM oncehook.event e LEFT JOIN oncehook.event_key k ON k.event_id = e.id
+        "SELECT e.key FROM oncehook.event e LEFT JOIN oncehook.event_key k ON k.source_id = e.source_id AND k.key = e.key
           WHERE e.key LIKE $1 AND k.event_id IS NULL",
+    ),
+    (
+        "an outcome of an operation without its one answer, or an answer without its outcome",
+        "SELECT e.key || ' run ' || coalesce(o.run, p.run) FROM oncehook.event e
+           JOIN oncehook.handler h ON h.operation_of = e.source_id
+           LEFT JOIN oncehook.outcome o ON o.event_id = e.id AND o.handler_id = h.id
+           FULL JOIN oncehook.response p ON p.event_id = o.event_id AND p.handler_id = o.handler_id AND p.run = o.run
+          WHERE e.key LIKE $1 AND (o.run IS NULL OR p.body IS NULL)",
     ),
     (
         "an event without the bytes it came in",
@@ -43,7 +52,7 @@ const NEVER: &[(&str, &str)] = &[
            JOIN oncehook.handler h ON h.id = o.handler_id
           WHERE e.key LIKE $1 AND (
             (o.run > 1 AND 1 <> (SELECT count(*) FROM oncehook.audit a WHERE a.subject = e.id::text
-               AND a.action IN ('event.replay', 'event.replay.force') AND (a.after ->> 'run')::int = o.run))
+               AND a.action IN ('event.replay', 'event.replay.force', 'operation.again') AND (a.after ->> 'run')::int = o.run))
             OR (o.decided_by = 'operator' AND 1 <> (SELECT count(*) FROM oncehook.audit a
                WHERE (a.subject = h.name AND a.action = 'handler.retire')
                   OR (a.subject = e.id::text AND a.action = 'event.resolve' AND a.after ->> 'as' = o.result))))",
@@ -93,7 +102,7 @@ pub(super) async fn broken(
 ) -> Vec<String> {
     let look = &outside.look;
     let mut broken = Vec::new();
-    let keys = format!("{}\\_%", outside.tag);
+    let keys = outside.keys();
     for (what, sql) in NEVER {
         for text in texts(look, sql, &keys).await {
             broken.push(format!("{what}: {text}"));
@@ -101,13 +110,16 @@ pub(super) async fn broken(
     }
     let log = std::mem::take(&mut *outside.log.lock().unwrap());
     received(look, &keys, &log, &mut broken).await;
+    answered(look, &keys, &log, &mut broken).await;
     handled(look, &keys, &log, calls, &mut broken).await;
-    let doubtful = |expected: &&Expected| ["doubt", "open"].contains(&expected.handler.as_str());
+    let doubtful = |expected: &&Expected| {
+        ["doubt", "open", "order", "ask"].contains(&expected.handler.as_str())
+    };
     broken.extend(
         log.expected
             .iter()
             .filter(doubtful)
-            .filter_map(|expected| service.wrong(&expected.key)),
+            .filter_map(|expected| service.wrong(expected.key.trim_start_matches("local:"))),
     );
 
     let totals = "SELECT total || ' ' || (SELECT coalesce(sum(amount), 0) FROM app.ledger) FROM app.balance WHERE $1 <> ''";
@@ -153,29 +165,48 @@ async fn received(look: &Look, keys: &str, log: &Log, broken: &mut Vec<String>) 
     }
 }
 
+/// What clients of operations were answered is what is stored.
+async fn answered(look: &Look, keys: &str, log: &Log, broken: &mut Vec<String>) {
+    broken.extend(log.wrong.iter().cloned());
+    let sql = "SELECT k.key, p.status::int, p.body FROM oncehook.event_key k
+                 JOIN oncehook.handler h ON h.operation_of = k.source_id
+                 JOIN oncehook.response p ON p.event_id = k.event_id AND p.handler_id = h.id
+                WHERE k.key LIKE $1 ORDER BY p.run";
+    let rows = look.rows(sql, &[&keys]).await;
+    let rows = rows.expect("the database answers when all is quiet");
+    let stored: BTreeMap<String, (u16, Vec<u8>)> = rows
+        .iter()
+        .map(|row| {
+            let status = u16::try_from(row.get::<_, i32>(1)).unwrap();
+            (row.get(0), (status, row.get(2)))
+        })
+        .collect();
+    if stored != log.answers {
+        broken.push(format!("answered {:?}, stored {stored:?}", log.answers));
+    }
+}
+
 /// Each event has its outcomes and its effects, and nothing else has any.
 async fn handled(look: &Look, keys: &str, log: &Log, calls: &[Received], broken: &mut Vec<String>) {
     let outcomes = pairs(
         look,
         "SELECT e.key || ' at ' || h.name, o.result FROM oncehook.outcome o JOIN oncehook.event e ON e.id = o.event_id
-           JOIN oncehook.handler h ON h.id = o.handler_id WHERE e.key LIKE $1 ORDER BY o.run",
+           JOIN oncehook.handler h ON h.id = o.handler_id WHERE e.key LIKE $1 ORDER BY e.id, o.run",
         keys,
     )
     .await;
     let ledger = pairs(
         look,
-        "SELECT key || ' at ' || handler, run || ':' || amount FROM app.ledger WHERE key LIKE $1 ORDER BY run",
+        "SELECT key || ' at ' || handler, run || ':' || amount FROM app.ledger WHERE key LIKE $1 ORDER BY ctid",
         keys,
     )
     .await;
     for expected in &log.expected {
         let pair = format!("{} at {}", expected.key, expected.handler);
         let results = outcomes.get(&pair).cloned().unwrap_or_default();
-        if results != expected.results {
-            broken.push(format!(
-                "{pair}: outcomes {results:?}, expected {:?}",
-                expected.results
-            ));
+        let wanted = expected.results.repeat(1 + expected.further.len());
+        if results != wanted {
+            broken.push(format!("{pair}: outcomes {results:?}, expected {wanted:?}"));
         }
         let bookings = ledger.get(&pair).cloned().unwrap_or_default();
         if bookings != expected.bookings() {
@@ -236,7 +267,7 @@ pub(super) async fn left(outside: &Outside) -> String {
         FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()) x";
     let look = async {
         let stored = "SELECT key FROM oncehook.event_key WHERE key LIKE $1";
-        let stored = texts(&outside.look, stored, &format!("{}\\_%", outside.tag)).await;
+        let stored = texts(&outside.look, stored, &outside.keys()).await;
         let mut left = texts(&outside.look, sql, "all").await;
         let log = outside.log.lock().unwrap();
         let lost = log
@@ -269,11 +300,16 @@ async fn pairs(look: &Look, sql: &str, keys: &str) -> BTreeMap<String, Vec<Strin
 }
 
 impl Expected {
-    /// What the ledger must hold: one row for each run that succeeded.
+    /// What the ledger must hold: one row for each run of each intent that succeeded.
     fn bookings(&self) -> Vec<String> {
-        let runs = self.results.iter().enumerate();
-        runs.filter(|(_, result)| **result == "succeeded" && self.amount != 0)
-            .map(|(index, _)| format!("{}:{}", index + 1, self.amount))
+        let amounts = [&[self.amount], self.further.as_slice()].concat();
+        let booked = amounts.iter().filter(|amount| **amount != 0);
+        booked
+            .flat_map(|amount| {
+                let runs = self.results.iter().enumerate();
+                let done = runs.filter(|(_, result)| **result == "succeeded");
+                done.map(move |(index, _)| format!("{}:{amount}", index + 1))
+            })
             .collect()
     }
 }
@@ -282,7 +318,12 @@ impl Outside {
     /// What this run must have booked in all.
     pub(super) fn booked(&self) -> i64 {
         let log = self.log.lock().unwrap();
-        let of = |e: &Expected| e.amount * i64::try_from(e.bookings().len()).unwrap();
-        log.expected.iter().map(of).sum()
+        let bookings = log.expected.iter().flat_map(Expected::bookings);
+        bookings
+            .map(|booking| {
+                let (_, amount) = booking.split_once(':').unwrap();
+                amount.parse::<i64>().unwrap()
+            })
+            .sum()
     }
 }

@@ -75,6 +75,12 @@ BEGIN
   PERFORM app.put('broken', event);
   IF event.run = 1 THEN RAISE EXCEPTION 'never' USING ERRCODE = 'OH001'; END IF;
 END $$;
+CREATE FUNCTION app.pay(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM app.put('pay', event);
+  IF event.run = 1 AND oncehook.body_json(event) ->> 'type' = 'fail' THEN RAISE EXCEPTION 'never' USING ERRCODE = 'OH001'; END IF;
+  RETURN jsonb_build_object('result', 'done', 'status', 201, 'body', jsonb_build_object('made', event.effect_key, 'at', clock_timestamp()));
+END $$;
 -- As if a node had claimed it at once and died; for a poisonous one, thrice while it ran alone.
 CREATE FUNCTION app.orphaned() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -146,6 +152,30 @@ CREATE TRIGGER orphaned BEFORE INSERT ON oncehook.delivery FOR EACH ROW EXECUTE 
                 ),
             ),
             doubtful("open", "on_unknown = \"hold\""),
+            Self::operations(receiver),
+        ]
+        .concat()
+    }
+
+    /// What clients may ask for.
+    fn operations(receiver: &Receiver) -> String {
+        let probe = format!(
+            "on_unknown = \"probe\"\nprobe = {{ url = {:?}, after = [\"20ms\", \"200ms\", \"1s\", \"2s\", \"4s\", \"8s\", \"16s\"] }}",
+            receiver.url("/by-key/{effect_key}")
+        );
+        let call = |name: &str, on_unknown: &str| {
+            let url = receiver.url(&format!("/{name}"));
+            format!(
+                "[[operation]]\nname = {name:?}\nkind = \"http\"\nurl = {url:?}\n{on_unknown}\nbreaker = false\n\
+                 secrets = [{{ label = \"a\", value = \"whsec_c2VjcmV0LW9mLXRoZS1zd2VlcA==\" }}]\nlease = \"5300ms\"\ntimeout = \"300ms\"\n{RETRY}\n"
+            )
+        };
+        [
+            format!(
+                "[[operation]]\nname = \"pay\"\nkind = \"sql\"\ncall = \"app.pay\"\nlease = \"1s\"\ntimeout = \"1s\"\n{RETRY}\n"
+            ),
+            call("order", "on_unknown = \"retry\""),
+            call("ask", &probe),
         ]
         .concat()
     }

@@ -1,6 +1,7 @@
 //! The world outside of the service: senders that come again until they are told 2xx, an operator,
 //! and the records of both, against which the database is checked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -86,6 +87,8 @@ pub(super) struct Expected {
     pub(super) results: Vec<&'static str>,
     /// What a handler books for it.
     pub(super) amount: i64,
+    /// What it books for further intents under the key of an operation, each of which has these results.
+    pub(super) further: Vec<i64>,
 }
 
 /// What was sent, asked and promised in one run of a scenario.
@@ -96,6 +99,10 @@ pub(super) struct Log {
     pub(super) expected: Vec<Expected>,
     /// Keys that got a second content.
     pub(super) conflicts: Vec<String>,
+    /// Of each key of an operation, what its last intent was answered.
+    pub(super) answers: BTreeMap<String, (u16, Vec<u8>)>,
+    /// Answers that were not what they must be.
+    pub(super) wrong: Vec<String>,
 }
 
 /// The world outside.
@@ -149,7 +156,91 @@ impl Outside {
             handler: handler.to_owned(),
             results: results.to_vec(),
             amount,
+            further: Vec::new(),
         });
+    }
+
+    /// The keys of this run, as a pattern.
+    pub(super) fn keys(&self) -> String {
+        // The client's name stands before an operation's.
+        format!("%{}\\_%", self.tag)
+    }
+
+    /// The same of the intents under a key of an operation, one after the other.
+    pub(super) fn expect_intents(
+        &self,
+        key: &str,
+        operation: &str,
+        results: &[&'static str],
+        amounts: &[i64],
+    ) {
+        self.log.lock().unwrap().expected.push(Expected {
+            key: format!("local:{key}"),
+            handler: operation.to_owned(),
+            results: results.to_vec(),
+            amount: amounts[0],
+            further: amounts[1..].to_vec(),
+        });
+    }
+
+    /// Submits an intent until it has its answer, which must be that of every time before.
+    pub(super) async fn intent(&self, operation: &'static str, key: &str, what: &str, amount: i64) {
+        let body = json!({ "id": key, "type": what, "amount": { "value": amount } }).to_string();
+        let (status, bytes) = loop {
+            match self.post_intent(operation, key, &body).await {
+                // What failed without effect begins again when its client comes again.
+                Some((202 | 500 | 503, _)) | None => {}
+                Some(answer) => break answer,
+            }
+            tokio::time::sleep(BACK_OFF).await;
+        };
+        let key = format!("local:{key}");
+        let mut log = self.log.lock().unwrap();
+        if status != 201 {
+            log.wrong.push(format!("{key}: answered {status}"));
+        }
+        let known = log.answers.insert(key.clone(), (status, bytes.clone()));
+        if known.is_some_and(|known| known != (status, bytes)) {
+            log.wrong.push(format!("{key}: answered otherwise again"));
+        }
+        if !log.acknowledged.iter().any(|(_, known)| *known == key) {
+            log.acknowledged.push((operation, key));
+        }
+    }
+
+    /// Submits other content under a known key until it is told so.
+    pub(super) async fn other_content(&self, operation: &'static str, key: &str, amount: i64) {
+        let body = json!({ "id": key, "type": "other", "amount": { "value": amount } }).to_string();
+        loop {
+            match self.post_intent(operation, key, &body).await {
+                Some((409, _)) => break,
+                Some((503, _)) | None => tokio::time::sleep(BACK_OFF).await,
+                Some((status, _)) => panic!("{status}: other content under {key}"),
+            }
+        }
+        let mut log = self.log.lock().unwrap();
+        log.conflicts.push(format!("local:{key}"));
+    }
+
+    /// The key's time is over: what was answered so far was its first intent.
+    pub(super) async fn key_is_over(&self, key: &str) {
+        let key = format!("local:{key}");
+        self.log.lock().unwrap().answers.remove(&key);
+        let over =
+            "UPDATE oncehook.event_key SET expires_at = now() - interval '1 s' WHERE key = $1";
+        self.look.execute(over, &[&key]).await;
+    }
+
+    async fn post_intent(&self, operation: &str, key: &str, body: &str) -> Option<(u16, Vec<u8>)> {
+        let request = self
+            .http
+            .post(format!("{}/v1/operations/{operation}", self.api))
+            .header("Content-Type", "application/json")
+            .header("Idempotency-Key", key)
+            .body(body.to_owned());
+        let answer = request.send().await.ok()?;
+        let status = answer.status().as_u16();
+        Some((status, answer.bytes().await.ok()?.to_vec()))
     }
 
     /// Waits until everything expected so far has its outcome.
@@ -160,7 +251,8 @@ impl Outside {
                 let runs = i16::try_from(e.results.len()).unwrap();
                 (e.key.clone(), e.handler.clone(), runs)
             };
-            log.expected.iter().map(row).collect()
+            let of_events = log.expected.iter().filter(|e| e.further.is_empty());
+            of_events.map(row).collect()
         };
         let sql = "SELECT count(o.run) = cardinality($1::text[])
                      FROM unnest($1::text[], $2::text[], $3::int2[]) AS w(key, handler, run)

@@ -59,6 +59,8 @@ impl Spot {
                 " gauges ",
                 " lane_headless ",
                 " noti",
+                " operation_ended ",
+                " operation_read ",
             ]
             .iter()
             .any(|text| self.name.contains(text))

@@ -25,6 +25,10 @@ pub(super) enum Scenario {
     Resolve,
     /// A dead letter and a succeeded run, replayed by the API.
     Replay,
+    /// Clients of operations: an intent, its retry, other content, a failure that is begun again, a key that is renewed.
+    Submit,
+    /// Operations carried out: in a transaction, by a call, by one whose answer is lost and that is asked about.
+    Operate,
     /// `replay --missing` and `handlers retire`.
     Command,
     /// A node starts on a migrated database and serves.
@@ -34,7 +38,7 @@ pub(super) enum Scenario {
 }
 
 impl Scenario {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Ingest,
         Self::Dispatch,
         Self::Reap,
@@ -43,6 +47,8 @@ impl Scenario {
         Self::Doubt,
         Self::Resolve,
         Self::Replay,
+        Self::Submit,
+        Self::Operate,
         Self::Command,
         Self::Start,
         Self::Migrate,
@@ -58,6 +64,8 @@ impl Scenario {
             Self::Doubt => "doubt",
             Self::Resolve => "resolve",
             Self::Replay => "replay",
+            Self::Submit => "submit",
+            Self::Operate => "operate",
             Self::Command => "command",
             Self::Start => "start",
             Self::Migrate => "migrate",
@@ -71,8 +79,10 @@ impl Scenario {
     /// Whose messages are its crash points.
     pub(super) fn role(self) -> Role {
         match self {
-            Self::Ingest | Self::Resolve | Self::Replay => Role::Inbox,
-            Self::Dispatch | Self::Reap | Self::Lane | Self::Emit | Self::Doubt => Role::Worker,
+            Self::Ingest | Self::Resolve | Self::Replay | Self::Submit => Role::Inbox,
+            Self::Dispatch | Self::Reap | Self::Lane | Self::Emit | Self::Doubt | Self::Operate => {
+                Role::Worker
+            }
             Self::Command => Role::Command,
             Self::Start | Self::Migrate => Role::Starter,
         }
@@ -120,6 +130,21 @@ impl Scenario {
             }
             // Its second replay differs in what it writes.
             Self::Replay => !received && (spot.occurrence == 1 || is(&["replay_arm", "commit"])),
+            // What a webhook does not have, and the ends of what it has.
+            Self::Submit => {
+                !received
+                    || statement.contains("ingest_renew")
+                    || is(&["ingest_known", "commit after ingest_"])
+            }
+            Self::Operate => {
+                statement.contains("response_insert")
+                    || is(&[
+                        "delivery_run_sql",
+                        "delivery_finish",
+                        "uncertain_finish",
+                        "noti",
+                    ])
+            }
             Self::Resolve => {
                 statement.contains("uncertain")
                     || is(&["delivery_lock_any", "audit_", "commit after audit_"])
@@ -153,6 +178,8 @@ impl Scenario {
             Self::Doubt => doubt(outside).await,
             Self::Resolve => resolve(outside).await,
             Self::Replay => replay(outside).await,
+            Self::Submit => submit(outside).await,
+            Self::Operate => operate(outside).await,
             Self::Command => command(outside).await,
             Self::Start | Self::Migrate => {}
         }
@@ -268,6 +295,31 @@ async fn replay(outside: &Outside) {
     outside.replay(&paid, "ledger", true).await;
     outside.expect(&paid, "ledger", &["succeeded", "succeeded"], 5);
     outside.settled().await;
+}
+
+async fn submit(outside: &Outside) {
+    let paid = outside.key("paid");
+    outside.intent("pay", &paid, "pay", 5).await;
+    outside.intent("pay", &paid, "pay", 5).await;
+    outside.other_content("pay", &paid, 6).await;
+    // Nothing can come late of a key whose time is over: an intent is one that was answered.
+    outside.key_is_over(&paid).await;
+    outside.intent("pay", &paid, "pay", 7).await;
+    outside.intent("pay", &paid, "pay", 7).await;
+    outside.expect_intents(&paid, "pay", DONE, &[5, 7]);
+
+    let failed = outside.key("failed");
+    outside.intent("pay", &failed, "fail", 3).await;
+    outside.expect_intents(&failed, "pay", &["dead", "succeeded"], &[3]);
+}
+
+async fn operate(outside: &Outside) {
+    for (operation, amount) in [("pay", 4), ("order", 0), ("ask", 0)] {
+        let key = outside.key(operation);
+        outside.intent(operation, &key, operation, amount).await;
+        outside.intent(operation, &key, operation, amount).await;
+        outside.expect_intents(&key, operation, DONE, &[amount]);
+    }
 }
 
 async fn command(outside: &Outside) {

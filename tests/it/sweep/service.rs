@@ -1,5 +1,6 @@
 //! The receiver of calls. At `/hooks` it honours effect keys; at `/doubt` it ignores them, loses its
-//! first answer about each event, and can be asked.
+//! first answer about each event, and can be asked. At `/order` and `/ask` it does operations: there it answers what
+//! was made, and at `/ask` loses its first answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -41,7 +42,10 @@ impl Service {
             } else {
                 "absent"
             };
-            return Reply::status(200).body(&json!({ "state": state }).to_string());
+            // What it answered the operation that this key was of.
+            let made = json!({ "status": 201, "body": { "made": asked } });
+            let answer = json!({ "state": state, "response": made });
+            return Reply::status(200).body(&answer.to_string());
         }
         if call.path == "/hooks" {
             books.hooks.push(call);
@@ -53,6 +57,20 @@ impl Service {
         let (keys, applied) = books.doubt.entry(text("id")).or_default();
         keys.push(effect_key.clone());
         let first = keys.len() == 1;
+        if call.path == "/order" || call.path == "/ask" {
+            // At `/order` it honours the key.
+            if first || call.path == "/ask" {
+                *applied += 1;
+                books.applied.push(effect_key.clone());
+            }
+            if first && call.path == "/ask" {
+                return Reply::cut();
+            }
+            let made = json!({ "made": effect_key }).to_string();
+            return Reply::status(201)
+                .header("Content-Type", "application/json")
+                .body(&made);
+        }
         if first && ["doubt.lost", "open.lost"].contains(&text("type").as_str()) {
             return Reply::cut();
         }
