@@ -150,7 +150,7 @@ pub(super) async fn again_and_renewal(name: &str, depth: Depth) -> Vec<Explored>
     let handler = id(&stage, "handler").await;
     let plain = Arc::new(stage.plain().await);
     let explored = stage
-        .explore(name, depth.bound(2, None), async |run| {
+        .explore(name, depth.bound(1, Some(3)), async |run| {
             let key = keys(run, 1);
             let event = ended(&stage, &key[0], DEAD).await;
             let programs = vec![
@@ -294,7 +294,8 @@ pub(super) async fn bulk_and_renewals(name: &str, depth: Depth) -> Vec<Explored>
             stage.order(programs, move |stage, results| async move {
                 let fates = results[1].as_array().unwrap();
                 let renewed = fates.iter().filter(|fate| **fate == "New").count();
-                let opened = results[0].as_u64().unwrap();
+                // A page that meets a deadlock is given up, and comes again later.
+                let opened = results[0].as_u64().expect("the page was given up");
                 assert_eq!(opened + u64::try_from(renewed).unwrap(), 2, "{results:?}");
                 stage.check(&key).await;
             })
