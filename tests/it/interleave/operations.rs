@@ -150,7 +150,7 @@ pub(super) async fn again_and_renewal(name: &str, depth: Depth) -> Vec<Explored>
     let handler = id(&stage, "handler").await;
     let plain = Arc::new(stage.plain().await);
     let explored = stage
-        .explore(name, depth.bound(1, Some(3)), async |run| {
+        .explore(name, depth.bound(1, Some(2)), async |run| {
             let key = keys(run, 1);
             let event = ended(&stage, &key[0], DEAD).await;
             let programs = vec![
@@ -175,7 +175,7 @@ pub(super) async fn again_and_renewal(name: &str, depth: Depth) -> Vec<Explored>
 pub(super) async fn replay_and_renewal(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = stage(2).await;
     let explored = stage
-        .explore(name, depth.bound(2, None), async |run| {
+        .explore(name, depth.bound(2, Some(3)), async |run| {
             let key = keys(run, 1);
             ended(&stage, &key[0], DEAD).await;
             stage.db.execute(&over(&key[0])).await;
@@ -243,7 +243,7 @@ pub(super) async fn renewed_twice(name: &str, depth: Depth) -> Vec<Explored> {
 pub(super) async fn settle_and_renewal(name: &str, depth: Depth) -> Vec<Explored> {
     let stage = stage(2).await;
     let explored = stage
-        .explore(name, depth.bound(1, None), async |run| {
+        .explore(name, depth.bound(1, Some(3)), async |run| {
             let key = keys(run, 1);
             let claimed = stage.leased(0, &key).await;
             stage.db.execute(&over(&key[0])).await;

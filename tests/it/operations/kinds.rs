@@ -197,6 +197,53 @@ async fn f60_f55_every_kind_answers_the_same_bytes_and_headers_again_on_any_node
 }
 
 #[tokio::test]
+async fn f61_a_long_answer_comes_again_whole_and_one_that_is_too_long_says_so_each_time() {
+    const MIB: usize = 1 << 20;
+    let receiver = Receiver::start().await;
+    let db = Arc::new(TestDb::new().await);
+    db.execute(SETUP).await;
+    let node = Inbox::on(
+        Arc::clone(&db),
+        Vec::new(),
+        operations(&receiver),
+        Some(dispatch()),
+    )
+    .await;
+    for (key, length) in [
+        ("long", 5 * MIB),
+        ("most", 8 * MIB),
+        ("beyond", 8 * MIB + 1),
+    ] {
+        let reply = Reply::status(201).header("Location", "/p/1");
+        receiver.reply(reply.body(&"x".repeat(length)));
+        let intent = || {
+            let intent = Client::at(node.api).intent("http", key, r#"{"amount": 5}"#);
+            intent.header("Prefer", "wait=60")
+        };
+        let first = whole(intent()).await;
+        assert_eq!((first.0, first.3), (201, false), "{key}");
+        assert!(
+            first
+                .1
+                .contains(&("location".to_owned(), "/p/1".to_owned()))
+        );
+        if key == "beyond" {
+            let said = String::from_utf8(first.2.clone()).unwrap();
+            assert!(
+                said.contains("urn:oncehook:problem:response-not-kept"),
+                "{said}"
+            );
+        } else {
+            assert_eq!(first.2.len(), length, "{key}");
+        }
+        let again = whole(intent()).await;
+        assert!(again == (first.0, first.1, first.2, true), "{key}");
+    }
+    assert_eq!(receiver.requests().len(), 3);
+    db.verify().await;
+}
+
+#[tokio::test]
 async fn an_operation_in_another_database_is_refused_at_start() {
     let (db, elsewhere) = (TestDb::new().await, TestDb::new().await);
     let kind = HandlerKind::sql_elsewhere("app.pay", &elsewhere.url).unwrap();

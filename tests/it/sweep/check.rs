@@ -197,7 +197,7 @@ async fn handled(look: &Look, keys: &str, log: &Log, calls: &[Received], broken:
     .await;
     let ledger = pairs(
         look,
-        "SELECT key || ' at ' || handler, run || ':' || amount FROM app.ledger WHERE key LIKE $1 ORDER BY ctid",
+        "SELECT key || ' at ' || handler, run || ':' || amount FROM app.ledger WHERE key LIKE $1",
         keys,
     )
     .await;
@@ -208,11 +208,13 @@ async fn handled(look: &Look, keys: &str, log: &Log, calls: &[Received], broken:
         if results != wanted {
             broken.push(format!("{pair}: outcomes {results:?}, expected {wanted:?}"));
         }
-        let bookings = ledger.get(&pair).cloned().unwrap_or_default();
-        if bookings != expected.bookings() {
+        let mut bookings = ledger.get(&pair).cloned().unwrap_or_default();
+        let mut wanted = expected.bookings();
+        bookings.sort_unstable();
+        wanted.sort_unstable();
+        if bookings != wanted {
             broken.push(format!(
-                "{pair}: booked (run:amount) {bookings:?}, expected {:?}",
-                expected.bookings()
+                "{pair}: booked (run:amount) {bookings:?}, expected {wanted:?}"
             ));
         }
         if expected.handler == "outside" {
