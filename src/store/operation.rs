@@ -272,15 +272,15 @@ fn stored(row: &Row, ended: Option<&Ended>) -> Result<Stored, StoreError> {
     }
     // Made up of what is stored, so it is the same at every reading.
     let unsaid = ended.filter(|_| row.get("unsaid")).map(|ended| {
-        let ending = if ended.evidence_of_effect {
-            Ending::Succeeded
+        let (ending, by) = if ended.evidence_of_effect {
+            (Ending::Succeeded, DecidedBy::Handler)
         } else {
-            ended.ending
+            (ended.ending, ended.decided_by)
         };
         Response::made_up(
             row.get("operation"),
             ending,
-            ended.decided_by,
+            by,
             row.get("resource"),
             row.get("external_id"),
         )

@@ -112,14 +112,14 @@ scenarios! {
     lane_insert_against_promotion: lanes::insert_against_promotion, [99], [8_301];
     lane_insert_against_not_yet: lanes::insert_against_not_yet, [87], [2_793];
     lane_replay_against_end: lanes::replay_against_end, [146], [592];
-    operation_again_twice: operations::again_twice, [14], [0];
-    operation_again_and_renewal: operations::again_and_renewal, [0], [0];
-    operation_replay_and_renewal: operations::replay_and_renewal, [36], [0];
-    operation_renewed_twice: operations::renewed_twice, [30], [0];
-    operation_settle_and_renewal: operations::settle_and_renewal, [14], [0];
-    operation_bulk_and_renewals: operations::bulk_and_renewals, [29], [0];
-    operation_settle_and_read: operations::settle_and_read, [9], [0];
-    operation_purge_and_read: operations::purge_and_read, [18], [0];
+    operation_again_twice: operations::again_twice, [14], [66];
+    operation_again_and_renewal: operations::again_and_renewal, [0], [327];
+    operation_replay_and_renewal: operations::replay_and_renewal, [36], [72];
+    operation_renewed_twice: operations::renewed_twice, [30], [88];
+    operation_settle_and_renewal: operations::settle_and_renewal, [14], [259];
+    operation_bulk_and_renewals: operations::bulk_and_renewals, [29], [161];
+    operation_settle_and_read: operations::settle_and_read, [9], [84];
+    operation_purge_and_read: operations::purge_and_read, [18], [28];
 }
 
 /// All orders were run, or the one that was asked for.

@@ -519,7 +519,7 @@ fn whatever_happens_to_a_key_each_submission_is_answered_as_the_map_says() {
     let sequence = (0..OPERATIONS.len(), prop::collection::vec(step(), 4..24));
     // So many at once, each under its own key.
     let sequences = prop::collection::vec(sequence, 1..=6);
-    let cases = std::env::var("ONCEHOOK_MAP_CASES").map_or(24, |cases| cases.parse().unwrap());
+    let cases = std::env::var("ONCEHOOK_MAP_CASES").map_or(12, |cases| cases.parse().unwrap());
     let mut runner = TestRunner::new(Config {
         cases,
         max_shrink_iters: 200,
