@@ -308,23 +308,24 @@ CREATE TABLE oncehook.latest (
 
 -- The one final row of (event, handler, run).
 -- Written: by the transaction that holds the handler's effect, in one statement with the delete of
--- the delivery; by `handlers retire` for what it cancels, by a probe or `resolve` for what was
+-- the delivery; by `handlers retire` for what it cancels, by a probe, a later event or `resolve` for what was
 -- uncertain or held. Never updated. Leaves by partition, which nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
 -- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
--- handler says it made. `lease_token`: of the try that ended it; none where no try did.
+-- handler says it made. `external_id`: the id that the outside world gave it. `lease_token`: of the try that ended it; none where no try did.
 CREATE TABLE oncehook.outcome (
   event_id    uuid NOT NULL,
   handler_id  int NOT NULL,
   run         smallint NOT NULL,
   generation  smallint NOT NULL,
   result      text COLLATE "C" NOT NULL CHECK (result IN ('succeeded', 'failed', 'skipped', 'dead', 'cancelled')),
-  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'probe', 'operator')),
+  decided_by  text COLLATE "C" NOT NULL CHECK (decided_by IN ('handler', 'probe', 'operator', 'webhook')),
   reason      text,
   resource    text,
   attempts    int NOT NULL,
   finished_at timestamptz NOT NULL,
   lease_token uuid,
+  external_id text,
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
 
@@ -333,9 +334,10 @@ CREATE TABLE oncehook.outcome (
 -- updated. Leaves by partition, which nothing does yet.
 -- `verdict`: retry, not_yet (what the event is about was not there), permanent, unknown (a call without
 -- a definite answer), lost (the lease ended without an answer), evidence (a call's answer whose lease
--- was gone: kept in any case, and read when the delivery is uncertain).
+-- was gone, or what a later event says of it: kept in any case, and read when the delivery is uncertain).
 -- `in_flight_until`: of a try that made its delivery uncertain: no other may begin before.
--- `answer`, `resource`: of evidence: the result that it stands for, and what was made.
+-- `answer`, `resource`, `external_id`: of evidence: the result that it stands for, and what was made. `told_by`: the
+-- event that says it; `lease_token` is then that of the one call it can be about, or none.
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
 CREATE TABLE oncehook.attempt (
@@ -349,9 +351,23 @@ CREATE TABLE oncehook.attempt (
   error       text,
   in_flight_until timestamptz,
   answer      text COLLATE "C" CHECK (answer IN ('succeeded', 'failed', 'skipped', 'dead')),
-  resource    text
+  resource    text,
+  external_id text,
+  told_by     uuid
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);
+
+-- Which calls effect keys name: how a later event, which carries one, finds the delivery that it settles.
+-- Written: before the first call under the key leaves, in a transaction of its own, and only for handlers that
+-- another one (kind "settle") names in `of`. Never updated or deleted.
+-- Invariant: a call of such a handler that is under way has its key here. The key says nothing of itself: it is
+-- a hash (`ohk_` and its hex digits). All runs of one generation have one key; the live one, or the last, is meant.
+CREATE TABLE oncehook.effect (
+  effect_key bytea PRIMARY KEY CHECK (octet_length(effect_key) = 20),
+  event_id   uuid NOT NULL,
+  handler_id int NOT NULL,
+  generation smallint NOT NULL
+);
 
 -- What went otherwise ------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ pub mod telemetry;
 pub use async_trait::async_trait;
 pub use dispatch::{
     Answer, Delivered, DispatchConfig, Emit, External, Function, HandlerError, HandlerKind,
-    HandlerSpec, HttpProbe, HttpTarget, HttpUnknown, SpecError, Work,
+    HandlerSpec, HttpProbe, HttpTarget, HttpUnknown, Settle, SpecError, Work,
 };
 pub use domain::{Pattern, Policy, ProbeSchedule, Probed, RetryPolicy};
 pub use engine::{Engine, EngineConfig};

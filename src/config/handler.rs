@@ -5,7 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::dispatch::rules::{self, LEASE_BEYOND_TIMEOUT, Said};
-use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, RETRY_SHARE, SpecError};
+use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, RETRY_SHARE, Settle, SpecError};
+use crate::domain::late::{Place, Reading, Word};
 use crate::domain::{
     Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
 };
@@ -30,6 +31,7 @@ enum Kind {
     /// With a database of its own.
     SqlElsewhere,
     Http,
+    Settle,
 }
 
 /// Reads every `[[handler]]`.
@@ -45,15 +47,69 @@ pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> 
     handlers
 }
 
+/// Which calls a `settle` handler settles, and how it reads what its events say of them.
+fn settles(section: &Section<'_>, kind: Option<Kind>) -> Option<Settle> {
+    const KEYS: [&str; 5] = ["of", "effect_key", "result", "resource", "external_id"];
+    if kind != Some(Kind::Settle) {
+        section.refuse(&KEYS, "belongs to kind = \"settle\"");
+        return None;
+    }
+    let place = |key| match Place::parse(section.text(key)?) {
+        Ok(place) => Some(place),
+        Err(error) => {
+            section.error(key, format!("`{key}`: {error}"));
+            None
+        }
+    };
+    let of = section.required("of", "the handler whose calls it settles");
+    let said = section.required("result", "what its events say: \"succeeded\" or \"failed\"");
+    let words = [("succeeded", Word::Succeeded), ("failed", Word::Failed)];
+    let word = said.and_then(|_| section.word("result", &words));
+    let named = section.required(
+        "effect_key",
+        "where the event has the effect key of the call, such as \"json:/data/object/metadata/oncehook\"",
+    );
+    let reading = Reading {
+        effect_key: named.and_then(|_| place("effect_key"))?,
+        resource: place("resource"),
+        external_id: place("external_id"),
+        word: word?,
+    };
+    Some(Settle {
+        of: of?.to_owned(),
+        reading,
+    })
+}
+
+/// What is wrong with what a handler says of the others.
+fn check_of(handlers: &[HandlerSpec], section_errors: &mut dyn FnMut(&str, SpecError)) {
+    for spec in handlers {
+        if let Some(problem) = rules::problem_of(spec, handlers) {
+            section_errors(&spec.name, problem);
+        }
+    }
+}
+
 fn read(
     section: &Section<'_>,
     name: Option<String>,
     vault: Vault<'_>,
     now: Timestamp,
 ) -> Option<HandlerSpec> {
-    let kind_given = section.required("kind", "\"sql\" or \"http\"").is_some();
+    let kind_given = section
+        .required("kind", "\"sql\", \"http\" or \"settle\"")
+        .is_some();
     let kind = kind_given
-        .then(|| section.word("kind", &[("sql", Kind::Sql), ("http", Kind::Http)]))
+        .then(|| {
+            section.word(
+                "kind",
+                &[
+                    ("sql", Kind::Sql),
+                    ("http", Kind::Http),
+                    ("settle", Kind::Settle),
+                ],
+            )
+        })
         .flatten()
         .map(|kind| match kind {
             Kind::Sql if section.has("database") => Kind::SqlElsewhere,
@@ -81,6 +137,7 @@ fn read(
     let (probe, probes) = target::probe(section);
     let on_uncertain = on_uncertain(section);
     let database = target::database(section, vault);
+    let settle = settles(section, kind);
     refuse_others(section, kind?);
     let target = match kind? {
         Kind::Sql => target::sql(section, target::call(section, sql_only.0), None),
@@ -89,10 +146,11 @@ fn read(
             database.and_then(|url| target::sql(section, call, Some(&url)))
         }
         Kind::Http => target::http(section, probe, vault, now).map(HandlerKind::Http),
+        Kind::Settle => settle.map(HandlerKind::Settle),
     };
     let timeout = timeout.unwrap_or(TIMEOUT);
     let lease = lease.unwrap_or(match kind? {
-        Kind::Sql => LEASE_SQL,
+        Kind::Sql | Kind::Settle => LEASE_SQL,
         Kind::SqlElsewhere | Kind::Http => timeout + LEASE_BEYOND_TIMEOUT,
     });
     let spec = HandlerSpec {
@@ -165,6 +223,19 @@ fn refuse_others(section: &Section<'_>, kind: Kind) {
         Kind::Http => section.refuse(
             &["call", "batch", "not_yet", "database"],
             "belongs to kind = \"sql\", not to \"http\"",
+        ),
+        Kind::Settle => section.refuse(
+            &[
+                "call",
+                "database",
+                "url",
+                "secrets",
+                "on_unknown",
+                "probe",
+                "concurrency",
+                "breaker",
+            ],
+            "belongs to kind = \"sql\" or \"http\", not to \"settle\", which calls nothing",
         ),
     }
 }
@@ -309,7 +380,7 @@ fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u16) {
         .unwrap_or(defaults.crashes);
     let mut share = RETRY_SHARE;
     let retry = budget(section, "retry", defaults.retry, |below| {
-        if kind == Some(Kind::Sql) {
+        if matches!(kind, Some(Kind::Sql | Kind::Settle)) {
             below.refuse(
                 &["share"],
                 "belongs to kind = \"http\": it keeps repetitions from a receiver that fails",
@@ -319,7 +390,11 @@ fn policy(section: &Section<'_>, kind: Option<Kind>) -> (Policy, u16) {
             share = u16::try_from(percent).unwrap_or(RETRY_SHARE);
         }
     });
-    let not_yet = budget(section, "not_yet", defaults.not_yet, |_| ());
+    let otherwise = match kind {
+        Some(Kind::Settle) => RetryPolicy::LATE,
+        _ => defaults.not_yet,
+    };
+    let not_yet = budget(section, "not_yet", otherwise, |_| ());
     let on_dead = section.word(
         "lane_on_dead",
         &[("skip", OnDead::Skip), ("hold", OnDead::Hold)],

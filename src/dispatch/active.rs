@@ -24,6 +24,8 @@ pub(crate) struct ActiveHandler {
     pub(crate) sql: Option<SqlFunction>,
     /// What makes the calls of a handler whose work is done outside our database.
     pub(crate) outside: Option<Outside>,
+    /// Another handler settles its calls: their effect keys are kept.
+    pub(crate) settled: bool,
 }
 
 impl ActiveHandler {

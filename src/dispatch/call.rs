@@ -1,11 +1,13 @@
 //! Single calls of `http` and `external` handlers: each goes out and is settled by itself.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::domain::{Ending, Verdict};
 use crate::store::StoreError;
 use crate::store::delivery::Lease;
+use crate::store::effects;
 use crate::store::handling::{self, Payload};
 use crate::store::lanes;
 use crate::store::locked::Plans;
@@ -33,6 +35,8 @@ const AWAY: Duration = Duration::from_millis(500);
 pub(super) struct Call {
     lease: Lease,
     payload: Option<Payload>,
+    /// An event has said that its effect is there.
+    done: bool,
     begun: Begun,
     claimed_at: Instant,
 }
@@ -60,16 +64,33 @@ pub(super) async fn prepare(
             .await?;
         let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
         let connection = context.store.dispatch().await?;
-        handling::payloads(&connection, &events).await
+        let done = if handler.settled {
+            let calls: Vec<_> = leases
+                .iter()
+                .filter_map(|lease| {
+                    let (_, key) =
+                        context
+                            .registry
+                            .identify(lease, lease.event.as_ref()?, handler)?;
+                    Some((key, lease))
+                })
+                .collect();
+            effects::keep(&connection, &calls).await?
+        } else {
+            HashSet::new()
+        };
+        let payloads = handling::payloads(&connection, &events).await?;
+        Ok::<_, StoreError>((payloads, done))
     }
     .await;
     match loaded {
-        Ok(mut payloads) if claimed_at.elapsed() <= START_WITHIN => leases
+        Ok((mut payloads, done)) if claimed_at.elapsed() <= START_WITHIN => leases
             .into_iter()
             .zip(begun)
             .map(|(lease, begun)| {
                 let payload = payloads.remove(&lease.event_id);
                 Call {
+                    done: done.contains(&lease.event_id),
                     lease,
                     payload,
                     begun,
@@ -94,6 +115,7 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
     let Call {
         lease,
         payload,
+        done,
         begun,
         claimed_at,
     } = call;
@@ -105,6 +127,13 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
         return give_back(&context, &[lease], handler.spec.lease).await;
     }
     let began = Instant::now();
+    if done {
+        // It ends by that word, as any call whose result is not known and that was answered late.
+        let error = "not sent: an event says that its effect is there".to_owned();
+        let verdict = Verdict::Unknown { after: None, error };
+        let ended = Ended::without_a_call(&lease);
+        return settle_call(&context, &handler, ended, verdict, began).await;
+    }
     let event = match (&lease.event, payload) {
         (Some(event), Some(payload)) => delivered(&context, &handler, &lease, event, payload)
             .ok_or_else(Verdict::source_unknown),

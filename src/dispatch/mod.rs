@@ -39,7 +39,7 @@ pub(crate) use handler::http::{Calls, client as http_client};
 pub(crate) use handler::rules;
 pub use handler::{
     Answer, Delivered, Emit, External, Function, HandlerError, HandlerKind, HandlerSpec, HttpProbe,
-    HttpTarget, HttpUnknown, RETRY_SHARE, SpecError, Work,
+    HttpTarget, HttpUnknown, RETRY_SHARE, Settle, SpecError, Work,
 };
 
 /// Settings of a node's dispatcher.

@@ -15,7 +15,7 @@ use crate::domain::{
 };
 use crate::store::delivery::{self, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
-use crate::store::uncertain::{self, Doubt, Evidence, Live, Next, Room};
+use crate::store::uncertain::{self, Doubt, Evidence, Live, Made, Next, Room};
 use crate::store::{StoreError, handling, lanes, locked};
 use crate::telemetry;
 
@@ -299,9 +299,9 @@ async fn decide_in(
         Known::Nothing | Known::Asked(_) => evidence(transaction, doubt, &live).await?,
     };
     let progress = doubt.lease.progress;
-    let of_evidence = |evidence| of_evidence(evidence, progress, &handler.spec.policy);
-    let (step, by) = match (answered.and_then(of_evidence), known.found()) {
-        (Some(step), _) => (step, DecidedBy::Handler),
+    let of_evidence = |kept: &Evidence| of_evidence(kept, progress, &handler.spec.policy);
+    let (step, by) = match (answered.as_ref().and_then(of_evidence), known.found()) {
+        (Some(step), _) => (step, who(answered.as_ref())),
         // Another has asked since, and may have had it sent again: a "no" is of an earlier call then.
         (None, Some(Probed::Absent | Probed::Refused { .. }))
             if live.probe_token != Some(doubt.lease.token) =>
@@ -335,9 +335,15 @@ async fn decide_in(
             if let (Ending::Succeeded, Some(event)) = (ending, event) {
                 newer::keep_applied(transaction, handler, &doubt.lease, &event.body).await?;
             }
-            let (reason, resource) = (reason.as_deref(), resource.as_deref());
+            let kept = answered
+                .as_ref()
+                .and_then(|kept| kept.external_id.as_deref());
+            let made = Made {
+                resource: resource.as_deref(),
+                external_id: kept,
+            };
             let row = (doubt.lease.event_id, doubt.lease.handler_id, &live);
-            uncertain::finish(transaction, row, *ending, by, reason, resource).await?;
+            uncertain::finish(transaction, row, *ending, by, reason.as_deref(), made).await?;
             true
         }
         Step::Hold { reason } => {
@@ -391,10 +397,18 @@ fn answer_of(step: &Step) -> Option<Answer> {
     }
 }
 
-fn of_evidence(evidence: Evidence, progress: Progress, policy: &Policy) -> Option<Step> {
+/// Who decides by what is kept.
+fn who(kept: Option<&Evidence>) -> DecidedBy {
+    match kept {
+        Some(Evidence { told: true, .. }) => DecidedBy::Webhook,
+        _ => DecidedBy::Handler,
+    }
+}
+
+fn of_evidence(evidence: &Evidence, progress: Progress, policy: &Policy) -> Option<Step> {
     let text = evidence.text.strip_prefix(LATE).unwrap_or(&evidence.text);
     let (ending, reason) = match evidence.answer.as_str() {
-        "succeeded" => (Ending::Succeeded, None),
+        "succeeded" => (Ending::Succeeded, evidence.told.then(|| text.to_owned())),
         "failed" => (Ending::Failed, Some(text.to_owned())),
         "skipped" => (Ending::Skipped, Some(text.to_owned())),
         "dead" => {
@@ -406,7 +420,7 @@ fn of_evidence(evidence: Evidence, progress: Progress, policy: &Policy) -> Optio
     Some(Step::Finish {
         ending,
         reason,
-        resource: evidence.resource,
+        resource: evidence.resource.clone(),
     })
 }
 

@@ -33,9 +33,26 @@ impl EffectKey {
         let digest: [u8; 32] = hash.finalize().into();
         Self(format!(
             "ohk_{}",
-            hex::encode(digest.get(..20).unwrap_or_default())
+            hex::encode(digest.get(..Self::BYTES).unwrap_or_default())
         ))
     }
+
+    /// Reads a key as a receiver gives it back; `None` for any text that is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("ohk_")?;
+        let hex = digits
+            .bytes()
+            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        (digits.len() == 2 * Self::BYTES && hex).then(|| Self(text.to_owned()))
+    }
+
+    /// What the digits stand for.
+    pub fn bytes(&self) -> Vec<u8> {
+        let digits = self.0.strip_prefix("ohk_").unwrap_or_default();
+        hex::decode(digits).unwrap_or_default()
+    }
+
+    const BYTES: usize = 20;
 
     /// The key as text: `ohk_` and 40 hex digits.
     pub fn as_str(&self) -> &str {
@@ -75,6 +92,13 @@ mod tests {
             EffectKey::derive("stripe", &key, "ledger", 0).as_str(),
             "ohk_9c10450054f2d0cdfb8fbc4a1f852d2954e815d4"
         );
+    }
+
+    #[test]
+    fn a_key_that_comes_back_is_the_one_that_was_sent() {
+        let key = EffectKey::derive("stripe", &EventKey::of("evt_1").unwrap(), "ledger", 0);
+        assert_eq!(EffectKey::parse(key.as_str()), Some(key.clone()));
+        assert_eq!(hex::encode(key.bytes()), key.as_str()[4..]);
     }
 
     type Parts = (String, String, String, i16);

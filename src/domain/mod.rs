@@ -8,6 +8,7 @@ pub mod fingerprint;
 pub mod flow;
 pub mod json;
 pub mod lane;
+pub mod late;
 pub mod outcome;
 pub mod refusal;
 pub mod retry;

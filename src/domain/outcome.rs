@@ -50,6 +50,8 @@ pub enum DecidedBy {
     Probe,
     /// A person, with a reason in `audit`.
     Operator,
+    /// A later event that named the effect key.
+    Webhook,
 }
 
 impl DecidedBy {
@@ -59,6 +61,7 @@ impl DecidedBy {
             Self::Handler => "handler",
             Self::Probe => "probe",
             Self::Operator => "operator",
+            Self::Webhook => "webhook",
         }
     }
 }

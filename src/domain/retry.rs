@@ -18,6 +18,12 @@ impl RetryPolicy {
     /// Tries granted even when the time budget is already spent, so that a long outage of the
     /// receiver or of oncehook itself does not eat the budget.
     pub const TRIES_MIN: i16 = 12;
+    /// How long an event is looked at again whose call is not known, or under way.
+    pub const LATE: Self = Self {
+        span: Duration::from_mins(10),
+        first: Duration::from_secs(2),
+        max: Duration::from_mins(1),
+    };
     /// Longest `Retry-After` that is honoured.
     pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 

@@ -5,7 +5,7 @@ mod refusals;
 #[doc(hidden)]
 pub mod turns;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -414,6 +414,13 @@ async fn activate(
         };
         (row.id, taking)
     }));
+    let settled: HashSet<String> = handlers
+        .iter()
+        .filter_map(|spec| match &spec.kind {
+            HandlerKind::Settle(settle) => Some(settle.of.clone()),
+            _ => None,
+        })
+        .collect();
     let sources: HashMap<String, (i32, Arc<Source>)> = sources
         .into_iter()
         .zip(&source_ids)
@@ -427,6 +434,7 @@ async fn activate(
             let handler = ActiveHandler {
                 id: row.id,
                 first_name: row.first_name,
+                settled: settled.contains(&spec.name),
                 spec,
                 sql,
                 outside,
@@ -471,7 +479,9 @@ async fn look_up(
 ) -> Result<(Option<SqlFunction>, Option<Outside>), EngineError> {
     Ok(match &spec.kind {
         HandlerKind::Sql { call } => (Some(store.sql_function(&spec.name, call).await?), None),
-        HandlerKind::SqlElsewhere { .. } | HandlerKind::Function(_) => (None, None),
+        HandlerKind::SqlElsewhere { .. } | HandlerKind::Function(_) | HandlerKind::Settle(_) => {
+            (None, None)
+        }
         HandlerKind::Http(target) => {
             let calls = Calls::new(http.clone(), target.clone(), Arc::clone(signer));
             (None, Some(Outside::Http(Arc::new(calls))))

@@ -9,6 +9,7 @@ pub mod bulk;
 pub(crate) mod cap;
 pub(crate) mod connection;
 pub(crate) mod delivery;
+pub(crate) mod effects;
 mod error;
 pub mod flow;
 pub(crate) mod handling;

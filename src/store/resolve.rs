@@ -13,7 +13,7 @@ use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
 use super::replay::{self, handler_by_name};
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Evidence, Live};
+use super::uncertain::{self, Evidence, Live, Made};
 use super::{Store, StoreError, audit};
 
 /// What a person decides.
@@ -178,6 +178,10 @@ async fn resolve_in(
                     .or(said.as_deref()),
                 _ => None,
             };
+            let external_id = kept
+                .as_ref()
+                .and_then(|k| k.external_id.as_deref())
+                .filter(|_| resource.is_some());
             let reason = Some(request.reason.as_str());
             uncertain::finish(
                 transaction,
@@ -185,7 +189,10 @@ async fn resolve_in(
                 ending,
                 DecidedBy::Operator,
                 reason,
-                resource,
+                Made {
+                    resource,
+                    external_id,
+                },
             )
             .await?;
         }

@@ -77,7 +77,10 @@ pub(crate) struct Doubt {
 pub(crate) struct Evidence {
     pub(crate) answer: String,
     pub(crate) resource: Option<String>,
+    pub(crate) external_id: Option<String>,
     pub(crate) text: String,
+    /// A later event says so, and not the call's own answer.
+    pub(crate) told: bool,
     /// When it was kept.
     pub(crate) at: Option<Timestamp>,
 }
@@ -212,7 +215,17 @@ pub(crate) async fn evidence(
         resource: row.get(1),
         text: row.get::<_, Option<String>>(2).unwrap_or_default(),
         at: Timestamp::try_from(row.get::<_, SystemTime>(3)).ok(),
+        external_id: row.get("external_id"),
+        told: row.get("told"),
     }))
+}
+
+/// What a call is said to have made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Made<'m> {
+    pub(crate) resource: Option<&'m str>,
+    /// The id that the outside world gave it.
+    pub(crate) external_id: Option<&'m str>,
 }
 
 /// Outcome and delete, then the next of its lane; the row must be locked and wait for a word.
@@ -222,7 +235,7 @@ pub(crate) async fn finish(
     ending: Ending,
     by: DecidedBy,
     reason: Option<&str>,
-    resource: Option<&str>,
+    made: Made<'_>,
 ) -> Result<(), StoreError> {
     let changed = transaction
         .execute(
@@ -234,8 +247,9 @@ pub(crate) async fn finish(
                 &ending.as_str(),
                 &by.as_str(),
                 &reason,
-                &resource,
+                &made.resource,
                 &live.state,
+                &made.external_id,
             ],
         )
         .await?;
@@ -324,8 +338,16 @@ pub(crate) async fn wake(
     transaction: &Transaction<'_>,
     late: &NewAttempt,
 ) -> Result<bool, StoreError> {
+    wake_one(transaction, (late.event_id, late.handler_id, late.run)).await
+}
+
+/// Has what is kept of a delivery read at once, if it is uncertain; the row must be locked.
+pub(crate) async fn wake_one(
+    transaction: &Transaction<'_>,
+    (event_id, handler_id, run): (Uuid, i32, i16),
+) -> Result<bool, StoreError> {
     let changed = transaction
-        .execute(WAKE, &[&late.event_id, &late.handler_id, &late.run])
+        .execute(WAKE, &[&event_id, &handler_id, &run])
         .await?;
     Ok(changed == 1)
 }

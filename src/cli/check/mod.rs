@@ -86,7 +86,10 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
                 let other = OtherDatabase::new(database, &handler.name, call, 1)?;
                 others.push((handler.name.clone(), other));
             }
-            HandlerKind::Function(_) | HandlerKind::Http(_) | HandlerKind::External(_) => {}
+            HandlerKind::Function(_)
+            | HandlerKind::Http(_)
+            | HandlerKind::External(_)
+            | HandlerKind::Settle(_) => {}
         }
     }
     // Side by side, so that those that do not answer are waited for once.

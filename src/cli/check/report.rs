@@ -266,6 +266,15 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
             ("http", target)
         }
         HandlerKind::External(_) => ("external", String::from("code in this process")),
+        HandlerKind::Settle(settle) => (
+            "settle",
+            format!(
+                "calls of {} whose effect key is at {} are {}",
+                settle.of,
+                settle.reading.effect_key,
+                settle.reading.word.as_str()
+            ),
+        ),
     };
     let retry = spec.policy.retry;
     HandlerReport {

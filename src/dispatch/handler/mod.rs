@@ -6,6 +6,7 @@ pub(super) mod error_text;
 pub(super) mod external;
 pub(super) mod function;
 pub(super) mod http;
+mod late;
 pub(crate) mod rules;
 mod sql;
 pub(super) mod transactional;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{
-    Cap, LaneBy, OnUnknown, Pattern, Policy, Priorities, ProbeSchedule, SecretText, VersionBy,
+    Cap, LaneBy, OnUnknown, Pattern, Policy, Priorities, ProbeSchedule, RetryPolicy, SecretText,
+    VersionBy,
 };
 
 use crate::store::{Settings, StoreError, ledger};
@@ -24,6 +26,7 @@ use super::flow::BreakerPolicy;
 pub use crate::store::{Emit, Work};
 pub use external::External;
 pub use function::{Answer, Delivered, Function, HandlerError};
+pub use late::Settle;
 pub use rules::SpecError;
 
 /// Repetitions per hundred first tries of a handler that fails, unless said otherwise.
@@ -75,6 +78,10 @@ impl HandlerSpec {
         } else {
             Duration::from_secs(30)
         };
+        let mut policy = Policy::default();
+        if matches!(kind, HandlerKind::Settle(_)) {
+            policy.not_yet = RetryPolicy::LATE;
+        }
         Self {
             name: name.into(),
             was: None,
@@ -82,7 +89,7 @@ impl HandlerSpec {
             kind,
             lane: None,
             apply_if_newer: None,
-            policy: Policy::default(),
+            policy,
             timeout,
             lease,
             batch: 50,
@@ -118,6 +125,8 @@ pub enum HandlerKind {
     Http(HttpTarget),
     /// Your own call to the outside (crate users).
     External(Arc<dyn External>),
+    /// An event that says how a call of another handler ended.
+    Settle(Settle),
 }
 
 impl HandlerKind {
@@ -137,7 +146,9 @@ impl HandlerKind {
     pub fn on_unknown(&self) -> OnUnknown {
         match self {
             // What was lost was rolled back; elsewhere the ledger knows, and is asked by running it again.
-            Self::Sql { .. } | Self::Function(_) | Self::SqlElsewhere { .. } => OnUnknown::Retry,
+            Self::Sql { .. } | Self::Function(_) | Self::SqlElsewhere { .. } | Self::Settle(_) => {
+                OnUnknown::Retry
+            }
             Self::Http(target) => match target.on_unknown {
                 HttpUnknown::Retry => OnUnknown::Retry,
                 HttpUnknown::Probe(_) => OnUnknown::Probe,
@@ -160,6 +171,7 @@ impl std::fmt::Debug for HandlerKind {
             Self::Function(_) => f.write_str("Function"),
             Self::Http(target) => f.debug_tuple("Http").field(target).finish(),
             Self::External(_) => f.write_str("External"),
+            Self::Settle(settle) => f.debug_tuple("Settle").field(settle).finish(),
         }
     }
 }

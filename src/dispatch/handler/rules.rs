@@ -48,6 +48,14 @@ pub enum SpecError {
     /// Its former name.
     #[error("`was` must be the former name, other than `name`")]
     Was,
+    /// Nobody has the name of the handler whose calls it settles.
+    #[error("`of` is {0:?}, but no handler has this name")]
+    OfNobody(String),
+    /// It is not known of a call of that handler that its result is not known.
+    #[error(
+        "`of` is {0:?}, but the result of its calls is never unknown: name an \"http\" handler with on_unknown = \"probe\" or \"hold\", or an \"external\" one"
+    )]
+    OfNeverUncertain(String),
     /// Its former name is still that of another.
     #[error("`was` is {0:?}, but that is still the name of another")]
     WasTaken(String),
@@ -156,6 +164,7 @@ impl SpecError {
                 setting.split_once('.').map_or(setting, |(table, _)| table)
             }
             Self::LeaseTooShort { .. } => "lease",
+            Self::OfNobody(_) | Self::OfNeverUncertain(_) => "of",
             Self::NeverUncertain | Self::SentAgain | Self::SkipAndNewer | Self::SkipAndHold => {
                 "lane_on_uncertain"
             }
@@ -213,7 +222,7 @@ impl HandlerKind {
     pub(crate) fn makes_calls(&self) -> bool {
         match self {
             Self::Http(_) | Self::External(_) | Self::SqlElsewhere { .. } => true,
-            Self::Sql { .. } | Self::Function(_) => false,
+            Self::Sql { .. } | Self::Function(_) | Self::Settle(_) => false,
         }
     }
 
@@ -223,7 +232,7 @@ impl HandlerKind {
                 check_call(call).err().into_iter().collect()
             }
             Self::Http(target) => http(target, signer),
-            Self::Function(_) | Self::External(_) => Vec::new(),
+            Self::Function(_) | Self::External(_) | Self::Settle(_) => Vec::new(),
         }
     }
 }
@@ -242,12 +251,28 @@ pub(crate) fn of_all(
             .into_iter()
             .chain(taken)
             .chain(was_taken.map(|was| SpecError::WasTaken(was.clone())))
+            .chain(problem_of(spec, handlers))
             .next();
         if let Some(problem) = first {
             return Some((spec.name.clone(), problem));
         }
     }
     None
+}
+
+/// What is wrong with the handler whose calls it settles.
+pub(crate) fn problem_of(spec: &HandlerSpec, handlers: &[HandlerSpec]) -> Option<SpecError> {
+    let HandlerKind::Settle(settle) = &spec.kind else {
+        return None;
+    };
+    let of = || settle.of.clone();
+    match handlers.iter().find(|other| other.name == settle.of) {
+        None => Some(SpecError::OfNobody(of())),
+        Some(other) if other.kind.on_unknown() == OnUnknown::Retry => {
+            Some(SpecError::OfNeverUncertain(of()))
+        }
+        Some(_) => None,
+    }
 }
 
 fn is_taken(name: &str, handlers: &[HandlerSpec]) -> bool {

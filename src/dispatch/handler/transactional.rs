@@ -8,7 +8,7 @@ use crate::store::delivery::Lease;
 use crate::store::transaction::Transaction;
 
 use super::super::{ActiveHandler, Context};
-use super::{HandlerKind, function, sql};
+use super::{HandlerKind, function, late, sql};
 
 /// Handler time after which a batch takes on no more.
 pub(super) const BUDGET: Duration = Duration::from_millis(20);
@@ -55,6 +55,9 @@ pub(crate) async fn run(
     match (&handler.spec.kind, &handler.sql) {
         (HandlerKind::Sql { .. }, Some(found)) => {
             sql::run(context, transaction, handler, found, leases).await
+        }
+        (HandlerKind::Settle(settle), _) => {
+            late::run(context, transaction, handler, settle, leases).await
         }
         (HandlerKind::Function(code), _) => {
             function::run(

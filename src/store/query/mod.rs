@@ -206,12 +206,14 @@ pub struct OutcomeInfo {
     pub run: i16,
     /// `succeeded`, `failed`, `skipped`, `dead`, `cancelled`.
     pub result: String,
-    /// `handler`, `probe` or `operator`.
+    /// `handler`, `probe`, `operator` or `webhook`.
     pub decided_by: String,
     /// Why, for people.
     pub reason: Option<String>,
     /// What it made.
     pub resource: Option<String>,
+    /// The id that the outside world gave it.
+    pub external_id: Option<String>,
     /// Tries of the run.
     pub attempts: i32,
     /// When.
@@ -231,6 +233,8 @@ pub struct AttemptInfo {
     pub verdict: String,
     /// What went wrong.
     pub error: Option<String>,
+    /// Of evidence: the later event that says so.
+    pub told_by: Option<CauseInfo>,
     /// When it began.
     pub started_at: Option<Timestamp>,
     /// When it ended.

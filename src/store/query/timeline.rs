@@ -146,6 +146,7 @@ fn outcome(found: &Found, row: &Row) -> OutcomeInfo {
         decided_by: row.get("decided_by"),
         reason: row.get("reason"),
         resource: row.get("resource"),
+        external_id: row.get("external_id"),
         attempts: row.get("attempts"),
         finished_at: time(row, "finished_at"),
         effect_key: effect_key(found, row),
@@ -169,6 +170,10 @@ fn attempt(row: &Row) -> AttemptInfo {
         run: row.get("run"),
         verdict: row.get("verdict"),
         error: row.get("error"),
+        told_by: row
+            .get::<_, Option<String>>("told_source")
+            .zip(row.get("told_key"))
+            .map(|(source, key)| CauseInfo { source, key }),
         started_at: time_opt(row, "started_at"),
         ended_at: time(row, "ended_at"),
     }

@@ -11,4 +11,4 @@ INSERT INTO oncehook.attempt (event_id, handler_id, run, lease_token, started_at
 SELECT $1, $2, $3, $4, clock_timestamp() - make_interval(secs => $6::float8), clock_timestamp(), 'evidence', $5, $7, $8
  WHERE NOT EXISTS (SELECT FROM oncehook.outcome
                     WHERE event_id = $1 AND handler_id = $2 AND run = $3 AND lease_token = $4)
-   AND NOT EXISTS (SELECT FROM oncehook.attempt WHERE event_id = $1 AND lease_token = $4 AND verdict <> 'lost')
+   AND NOT EXISTS (SELECT FROM oncehook.attempt WHERE event_id = $1 AND lease_token = $4 AND verdict <> 'lost' AND told_by IS NULL)
