@@ -38,11 +38,35 @@ enum Kind {
 pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Vec<HandlerSpec> {
     let mut names: Vec<String> = Vec::new();
     let mut handlers = Vec::new();
+    let mut settling = Vec::new();
     for mut section in root.list("handler", "[[handler]]") {
         let name = name(&mut section, "handler", &mut names);
         let handler = read(&section, name, vault, now);
+        if let Some(spec) = &handler
+            && matches!(spec.kind, HandlerKind::Settle(_))
+        {
+            settling.push((
+                spec.name.clone(),
+                section.origin_of("of"),
+                section.place.clone(),
+            ));
+        }
         section.finish();
         handlers.extend(handler);
+    }
+    for (name, origin, place) in settling {
+        // What could not be read is not missing.
+        let problem = handlers
+            .iter()
+            .find(|spec| spec.name == name)
+            .and_then(|spec| rules::problem_of(spec, &handlers))
+            .filter(|problem| match problem {
+                SpecError::OfNobody(of) => !names.contains(of),
+                _ => true,
+            });
+        if let Some(problem) = problem {
+            root.problems().error(&origin, &place, problem.to_string());
+        }
     }
     handlers
 }
@@ -79,15 +103,6 @@ fn settles(section: &Section<'_>, kind: Option<Kind>) -> Option<Settle> {
         of: of?.to_owned(),
         reading,
     })
-}
-
-/// What is wrong with what a handler says of the others.
-fn check_of(handlers: &[HandlerSpec], section_errors: &mut dyn FnMut(&str, SpecError)) {
-    for spec in handlers {
-        if let Some(problem) = rules::problem_of(spec, handlers) {
-            section_errors(&spec.name, problem);
-        }
-    }
 }
 
 fn read(

@@ -14,8 +14,8 @@ use crate::store::transaction::{Limits, Transaction};
 use crate::store::uncertain::{self, LateAnswer};
 use crate::telemetry;
 
-use super::ActiveHandler;
 use super::newer::Versioned;
+use super::{ActiveHandler, HandlerKind};
 
 /// The transitions of one transaction, collected and written together.
 #[derive(Debug, Default)]
@@ -247,6 +247,15 @@ impl Transitions {
     pub(super) fn report(&self, handler: &ActiveHandler) {
         for ended in &self.ended {
             telemetry::finished(&handler.spec.name, ended.ending);
+            if ended.ending == Ending::Failed && matches!(handler.spec.kind, HandlerKind::Settle(_))
+            {
+                telemetry::contradicted(&handler.spec.name);
+                tracing::error!(
+                    event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name,
+                    reason = ended.reason.as_deref().unwrap_or_default(),
+                    "an event contradicts the outcome of a call: it is kept as evidence, and a person must look"
+                );
+            }
             if ended.ending == Ending::Dead {
                 tracing::error!(
                     event.id = %ended.event_id, correlation_id = %ended.correlation_id, handler = %handler.spec.name, attempts = ended.attempts,

@@ -12,6 +12,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::domain::{Ending, Refusal};
 
+/// Events that contradict the outcome of the call that they name, by handler.
+pub const CONTRADICTIONS: &str = "oncehook_settle_contradictions_total";
 /// Events stored for the first time, by source.
 pub const ACCEPTED: &str = "oncehook_events_accepted_total";
 /// Events known already with the same content, by source.
@@ -218,6 +220,11 @@ pub fn probed(handler: &str, said: &'static str) {
     counter!(PROBES, "handler" => handler.to_owned(), "said" => said).increment(1);
 }
 
+/// An event contradicts the outcome of a call.
+pub fn contradicted(handler: &str) {
+    counter!(CONTRADICTIONS, "handler" => handler.to_owned()).increment(1);
+}
+
 /// A verified event could not be read and is kept whole.
 pub fn unreadable(source: &str) {
     counter!(UNREADABLE, "source" => source.to_owned()).increment(1);
@@ -387,6 +394,10 @@ fn describe() {
     );
     describe_gauge!(DEAD_ROWS, "Dead rows of the delivery table");
     describe_counter!(
+        CONTRADICTIONS,
+        "Events that contradict the outcome of the call that they name: a person must look"
+    );
+    describe_counter!(
         UNREADABLE,
         "Verified events that could not be read and are kept whole"
     );
@@ -443,6 +454,7 @@ mod tests {
         lanes_mended(1);
         uncertain("h");
         probed("h", "absent");
+        contradicted("h");
         unreadable("s");
         refusal_burst(None);
         responded(None, 200, Duration::from_millis(1));
@@ -485,6 +497,7 @@ mod tests {
             LANES_MENDED,
             UNCERTAIN,
             PROBES,
+            CONTRADICTIONS,
             DELIVERIES_UNCERTAIN,
             UNCERTAIN_FOR_PEOPLE,
             UNCERTAIN_OLDEST,

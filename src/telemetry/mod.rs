@@ -11,7 +11,7 @@ pub(crate) use clean::clean_resource;
 pub(crate) use clean::steers;
 pub use metrics::{
     Gauges, accepted, api_refused, attempt_failed, batch, breaker, breaker_opened, capped,
-    commit_took, conflicts, duplicates, finished, gauges, handler_paused, held, lanes_mended,
-    lease_lost, probed, queue_depth, refusal_burst, refused, responded, retries_deferred,
-    source_paused, unavailable, uncertain, unreadable,
+    commit_took, conflicts, contradicted, duplicates, finished, gauges, handler_paused, held,
+    lanes_mended, lease_lost, probed, queue_depth, refusal_burst, refused, responded,
+    retries_deferred, source_paused, unavailable, uncertain, unreadable,
 };

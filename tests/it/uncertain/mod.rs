@@ -10,6 +10,7 @@ mod decided;
 mod evidence;
 mod external;
 mod kill;
+mod late;
 mod probe;
 mod resource;
 
