@@ -10,4 +10,5 @@ SELECT (SELECT count(*) FROM oncehook.event_key WHERE event_id >= oncehook.uuid7
        (SELECT count(*) FROM oncehook.receipt WHERE received_at >= $1) AS receipts,
        (SELECT count(*) FROM oncehook.conflict WHERE seen_at >= $1) AS conflicts,
        (SELECT count(*) FROM oncehook.audit WHERE at >= $1) AS audits,
+       (SELECT count(*) FROM oncehook.effect WHERE event_id >= oncehook.uuid7_floor($1)) AS effects,
        (SELECT count(*) FROM oncehook.delivery) AS deliveries

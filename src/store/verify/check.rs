@@ -365,6 +365,14 @@ pub(super) static CHECKS: [Check; 37] = [
         include_str!("../sql/verify_resend.sql"),
         "ask the receiver whether the effect key was applied twice, and report it with the output of `oncehook show SOURCE KEY --json`",
     ),
+    check(
+        "effect",
+        "effects",
+        Reads::Since,
+        "every effect key is of a stored event and a registered handler",
+        include_str!("../sql/verify_effect.sql"),
+        KEEP,
+    ),
     warning(check(
         "retired",
         "deliveries",
@@ -393,7 +401,7 @@ pub(super) static CHECKS: [Check; 37] = [
         "outcome_decided",
         "outcomes",
         Reads::Since,
-        "every outcome says who decided, and an operator's is in the audit",
+        "every outcome says who decided, an operator's is in the audit, and a webhook's has its event",
         include_str!("../sql/verify_outcome_decided.sql"),
         LOOK,
     ),

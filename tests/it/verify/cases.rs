@@ -430,6 +430,26 @@ pub(super) const CASES: &[Damage] = &[
     .event("evt_plain")
     .of("mail", 1),
     damage(
+        &[("outcome_decided", Broken), ("attempt_count", Broken)],
+        "UPDATE ~outcome SET decided_by = 'webhook' WHERE event_id = @plain AND handler_id = #mail",
+        "decided by webhook, and no event is kept that says so",
+    )
+    .event("evt_plain")
+    .of("mail", 1),
+    damage(
+        &[("effect", Broken)],
+        "INSERT INTO ~effect VALUES (decode(repeat('ab', 20), 'hex'), gen_random_uuid(), #mail, 0);
+         UPDATE ~effect SET event_id = ~uuid7(now())",
+        "an effect key of an event that is not stored",
+    ),
+    damage(
+        &[("attempt_event", Broken)],
+        "UPDATE ~attempt SET told_by = ~uuid7(now()) WHERE verdict = 'evidence'",
+        "told by an event that is not stored",
+    )
+    .event("evt_again")
+    .of("ledger", 1),
+    damage(
         &[("outcome_decided", Broken)],
         "ALTER TABLE ~outcome ALTER decided_by DROP NOT NULL; UPDATE ~outcome SET decided_by = NULL WHERE event_id = @no",
         "nobody decided it",
