@@ -58,6 +58,8 @@ CREATE TABLE oncehook.source (
 -- `lane_by`: where its deliveries' lanes are read from, as configured last; a replay reads it.
 -- `on_unknown`: retry, probe or hold, as configured last; who would have a receiver asked again reads it.
 -- `paused_*`: as for a source, by `handlers pause` and `handlers resume`.
+-- `operation_of`: the source whose operation it serves; each of its outcomes has a `response`, kept for
+-- `keep_response` from then on; NULL: as long as the key.
 CREATE TABLE oncehook.handler (
   id         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       text COLLATE "C" NOT NULL UNIQUE,
@@ -70,6 +72,8 @@ CREATE TABLE oncehook.handler (
   paused_at  timestamptz,
   paused_by  text,
   paused_reason text,
+  operation_of int,
+  keep_response interval,
   CONSTRAINT handler_paused_check CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
 
@@ -77,22 +81,28 @@ CREATE TABLE oncehook.handler (
 -- Written: a row with its handler; updated by the claim of a capped handler, which holds the row's
 -- lock from before it counts the leases until its COMMIT. Never deleted.
 -- Apart from `handler`, whose rows are read and locked for other reasons.
+-- Updated too with the give-back of leases under which nothing was begun, which have their tokens back.
 -- Invariant: `tokens` is what was left at `refilled_at`, by the database's clock.
+-- `given_back`: tokens that ever came back; whoever gives back sees by it what others did since the claim.
 CREATE TABLE oncehook.handler_cap (
   handler_id  int PRIMARY KEY,
   tokens      float8 NOT NULL DEFAULT 0,
-  refilled_at timestamptz NOT NULL DEFAULT 'epoch'
+  refilled_at timestamptz NOT NULL DEFAULT 'epoch',
+  given_back  float8 NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- Receiving ----------------------------------------------------------------------------------------
 
 -- The one place that decides whether an event is new.
 -- Written: by the ingest transaction, INSERT .. ON CONFLICT DO NOTHING, keys in sorted order, so
--- that two batches never deadlock. Never updated, never deleted (keys are kept for ever until
--- retention comes).
+-- that two batches never deadlock. Updated by the renewal of an operation's expired key only, under its
+-- lock. Never deleted (keys are kept for ever until retention comes).
 -- Invariant: (source_id, key) names at most one event, for any number of nodes and copies at once.
 -- `canonical_digest` is over the comparable content under `digest_rule`; later copies are judged
 -- under the rule stored here. NULL: only the raw bytes compare.
+-- `expires_at`: of an operation, when its key may name another intent, which nothing live or uncertain
+-- does; NULL: never. `generation`: the first of its deliveries' effect keys, raised by each renewal above
+-- every one that the intents before had.
 -- Apart from `event`, and by hash: a unique constraint over day partitions could not hold.
 CREATE TABLE oncehook.event_key (
   source_id        int NOT NULL,
@@ -102,6 +112,8 @@ CREATE TABLE oncehook.event_key (
   canonical_digest bytea CHECK (octet_length(canonical_digest) = 32),
   digest_rule      smallint NOT NULL,
   first_seen       timestamptz NOT NULL,
+  generation       smallint NOT NULL DEFAULT 0,
+  expires_at       timestamptz,
   PRIMARY KEY (source_id, key)
 ) PARTITION BY HASH (source_id, key);
 
@@ -113,6 +125,19 @@ BEGIN
                    lpad(n::text, 2, '0'), n);
   END LOOP;
 END $$;
+
+-- Which members of an operation's body honest retries may differ in: numbered, so that a key is judged under the
+-- rule that its first intent came under, whatever is configured since.
+-- Written: at start and reload, under the registry lock, where the list has no number yet. Never changed.
+-- `volatile`: JSON Pointers, sorted. The digest of rule n is over canonical JSON without them.
+CREATE TABLE oncehook.digest_rule (
+  source_id  int NOT NULL,
+  id         smallint NOT NULL CHECK (id > 0),
+  volatile   text[] COLLATE "C" NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (source_id, id),
+  UNIQUE (source_id, volatile)
+);
 
 -- One HTTP request as received, of which at least one item was new.
 -- Written: by the ingest transaction. Never updated. Leaves by partition, which nothing does yet.
@@ -312,7 +337,8 @@ CREATE TABLE oncehook.latest (
 -- uncertain or held. Never updated. Leaves by partition, which nothing does yet.
 -- Invariant: at most one per (event, handler, run), by its primary key.
 -- `attempts`: tries that the run took. `reason`: why, in words free of payload. `resource`: what the
--- handler says it made. `external_id`: the id that the outside world gave it. `lease_token`: of the try that ended it; none where no try did.
+-- handler says it made. `external_id`: the id that the outside world gave it. `lease_token`: of the try that
+-- ended it; none where no try did.
 CREATE TABLE oncehook.outcome (
   event_id    uuid NOT NULL,
   handler_id  int NOT NULL,
@@ -329,6 +355,33 @@ CREATE TABLE oncehook.outcome (
   PRIMARY KEY (event_id, handler_id, run)
 ) PARTITION BY RANGE (event_id);
 
+-- What the client of an operation is answered, now and at every retry: byte for byte.
+-- Written: with the outcome of each run of an operation, in its transaction. Updated once, by the keeper, which
+-- empties it when `expires_at` has passed; readers go by `expires_at` whether or not that has been done.
+-- Leaves by partition, which nothing does yet.
+-- `headers`: an array of [name, value], names in lower case. `expires_at` NULL: as long as the key names its
+-- event; the renewal of the key sets it.
+CREATE TABLE oncehook.response (
+  event_id   uuid NOT NULL,
+  handler_id int NOT NULL,
+  run        smallint NOT NULL,
+  status     smallint NOT NULL CHECK (status BETWEEN 200 AND 599),
+  headers    jsonb,
+  body       bytea CHECK (octet_length(body) <= 8388608),
+  expires_at timestamptz,
+  purged_at  timestamptz,
+  PRIMARY KEY (event_id, handler_id, run),
+  CONSTRAINT response_purged CHECK ((purged_at IS NULL) = (body IS NOT NULL) AND (headers IS NULL) = (body IS NULL))
+) PARTITION BY RANGE (event_id);
+CREATE INDEX response_expires ON oncehook.response (expires_at) WHERE purged_at IS NULL AND expires_at IS NOT NULL;
+
+DO $$
+BEGIN
+  ALTER TABLE oncehook.response ALTER body SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+  NULL;
+END $$;
+
 -- Tries that failed or were lost, and answers that came after a lost lease.
 -- Written: in the transaction that puts the delivery back, makes it uncertain or ends it. Never
 -- updated. Leaves by partition, which nothing does yet.
@@ -336,8 +389,9 @@ CREATE TABLE oncehook.outcome (
 -- a definite answer), lost (the lease ended without an answer), evidence (a call's answer whose lease
 -- was gone, or what a later event says of it: kept in any case, and read when the delivery is uncertain).
 -- `in_flight_until`: of a try that made its delivery uncertain: no other may begin before.
--- `answer`, `resource`, `external_id`: of evidence: the result that it stands for, and what was made. `told_by`: the
--- event that says it; `lease_token` is then that of the one call it can be about, or none.
+-- `answer`, `resource`, `external_id`: of evidence: the result that it stands for, and what was made.
+-- `status`, `headers`, `body`: the response that it brings to the client of an operation. `told_by`: the event that
+-- says it; `lease_token` is then that of the one call it can be about, or none.
 -- `error` names the place and the kind; messages of PostgreSQL itself, which quote values, are not
 -- kept.
 CREATE TABLE oncehook.attempt (
@@ -353,7 +407,11 @@ CREATE TABLE oncehook.attempt (
   answer      text COLLATE "C" CHECK (answer IN ('succeeded', 'failed', 'skipped', 'dead')),
   resource    text,
   external_id text,
-  told_by     uuid
+  status      smallint,
+  headers     jsonb,
+  body        bytea,
+  told_by     uuid,
+  CONSTRAINT attempt_response CHECK ((status IS NULL) = (headers IS NULL) AND (status IS NULL) = (body IS NULL))
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_event ON oncehook.attempt (event_id);
 
@@ -372,7 +430,7 @@ CREATE TABLE oncehook.effect (
 -- What went otherwise ------------------------------------------------------------------------------
 
 -- Other content under a known key: kept, alerted, never processed.
--- Written: by the ingest transaction, once per digest. Never updated or deleted.
+-- Written: by the ingest transaction, once per digest and event. Never updated or deleted.
 CREATE TABLE oncehook.conflict (
   source_id    int NOT NULL,
   key          text COLLATE "C" NOT NULL,
@@ -382,7 +440,7 @@ CREATE TABLE oncehook.conflict (
   seen_at      timestamptz NOT NULL,
   body         bytea NOT NULL,
   secret_label text COLLATE "C" NOT NULL,
-  PRIMARY KEY (source_id, key, raw_digest)
+  PRIMARY KEY (source_id, key, raw_digest, event_id)
 );
 
 -- A sample of refused requests: at most ten a second per source and reason; the counters are exact.
@@ -500,7 +558,7 @@ DECLARE
 BEGIN
   -- One maker at a time; another node's maker has done the work when the lock is ours.
   PERFORM pg_advisory_xact_lock(hashtext('oncehook.make_partitions'));
-  FOREACH parent IN ARRAY ARRAY['request', 'event', 'outcome', 'receipt', 'attempt'] LOOP
+  FOREACH parent IN ARRAY ARRAY['request', 'event', 'outcome', 'response', 'receipt', 'attempt'] LOOP
     FOR day IN -1 .. days_ahead LOOP
       child := parent || '_' || to_char(today + day, 'YYYYMMDD');
       CONTINUE WHEN to_regclass('oncehook.' || child) IS NOT NULL;
@@ -586,19 +644,95 @@ CREATE FUNCTION oncehook.emit(
   SELECT oncehook.emit_bytes(source, key, type, convert_to(body::text, 'UTF8'), entity, occurred_at, cause);
 $$;
 
+-- What an operation's answer says of the response: `status`, `headers`, one of `body` (JSON), `body_text` and
+-- `body_base64`. All NULL where it says nothing. Raises, for good, what cannot be stored.
+CREATE FUNCTION oncehook.response_of(
+  answer jsonb, OUT status int, OUT headers jsonb, OUT body bytea, OUT external_id text
+) LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+  bodies int;
+  media text;
+BEGIN
+  IF answer IS NULL OR jsonb_typeof(answer) <> 'object' THEN
+    RETURN;
+  END IF;
+  IF jsonb_typeof(answer -> 'external_id') IN ('string', 'number') THEN
+    external_id := answer ->> 'external_id';
+  END IF;
+  bodies := (answer ? 'body')::int + (answer ? 'body_text')::int + (answer ? 'body_base64')::int;
+  IF bodies = 0 AND NOT answer ? 'status' AND NOT answer ? 'headers' THEN
+    RETURN;
+  END IF;
+  IF bodies > 1 THEN
+    RAISE EXCEPTION 'the answer has more than one of body, body_text and body_base64' USING ERRCODE = 'OH001';
+  END IF;
+  IF NOT answer ? 'status' THEN
+    status := CASE WHEN answer ->> 'result' = 'failed' THEN 422 ELSE 200 END;
+  ELSIF jsonb_typeof(answer -> 'status') = 'number' AND answer ->> 'status' ~ '^[2-5][0-9][0-9]$' THEN
+    status := (answer ->> 'status')::int;
+  ELSE
+    RAISE EXCEPTION 'the answer''s status is not one of 200 to 599' USING ERRCODE = 'OH001';
+  END IF;
+  headers := coalesce(answer -> 'headers', '{}');
+  IF jsonb_typeof(headers) <> 'object' OR EXISTS (
+    SELECT FROM jsonb_each(headers) h
+     WHERE h.key !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,200}$' OR jsonb_typeof(h.value) <> 'string'
+        OR octet_length(h.value #>> '{}') > 8002 OR h.value #>> '{}' !~ '^([!-~]([ -~]*[!-~])?)?$') THEN
+    RAISE EXCEPTION 'a header of the answer is not one that HTTP can carry' USING ERRCODE = 'OH001';
+  END IF;
+  SELECT coalesce(jsonb_agg(jsonb_build_array(lower(h.key), h.value) ORDER BY lower(h.key)), '[]') INTO headers
+    FROM jsonb_each(headers) h;
+  body := '';
+  IF answer ? 'body' THEN
+    body := convert_to((answer -> 'body')::text, 'UTF8');
+    media := 'application/json';
+  ELSIF answer ? 'body_text' THEN
+    IF jsonb_typeof(answer -> 'body_text') <> 'string' THEN
+      RAISE EXCEPTION 'the answer''s body_text is no text' USING ERRCODE = 'OH001';
+    END IF;
+    body := convert_to(answer ->> 'body_text', 'UTF8');
+    media := 'text/plain; charset=utf-8';
+  ELSIF answer ? 'body_base64' THEN
+    BEGIN
+      body := decode(answer ->> 'body_base64', 'base64');
+    EXCEPTION WHEN data_exception THEN
+      body := NULL;
+    END;
+    IF body IS NULL THEN
+      RAISE EXCEPTION 'the answer''s body_base64 is not base64' USING ERRCODE = 'OH001';
+    END IF;
+    media := 'application/octet-stream';
+  END IF;
+  IF octet_length(body) > 8388608 THEN
+    RAISE EXCEPTION 'the answer''s body is longer than 8 MiB' USING ERRCODE = 'OH001';
+  END IF;
+  IF status IN (204, 205, 304) AND body <> '' THEN
+    RAISE EXCEPTION 'an answer of this status has no body' USING ERRCODE = 'OH001';
+  END IF;
+  IF media IS NOT NULL AND NOT EXISTS (SELECT FROM jsonb_array_elements(headers) h WHERE h ->> 0 = 'content-type') THEN
+    headers := headers || jsonb_build_array(jsonb_build_array('content-type', media));
+  END IF;
+END $$;
+
 -- Runs a `sql` handler over the locked deliveries of a settle batch, each in a block of its own,
 -- until `budget` of handler time is spent. Returns one row per delivery it ran. An ordinary
 -- exception is that delivery's verdict; deadlocks, serialization failures, lock time-outs and
--- cancellation end the whole batch.
+-- cancellation end the whole batch. What the function returns is looked up here: `answers_json` is what a node
+-- found when it started, and by that a new function's `retry` would be thrown away and its event booked as done.
+-- `responds`: it serves an operation, so what its answer says of the response is read too.
 CREATE FUNCTION oncehook.run_sql_handler(
   call text, answers_json bool, events uuid[], runs smallint[], attempts int[], effect_keys text[], source_names text[],
-  budget interval,
-  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text
+  budget interval, responds bool DEFAULT false,
+  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text,
+  OUT status int, OUT headers jsonb, OUT body bytea, OUT external_id text
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
   began timestamptz := clock_timestamp();
   own_role name := current_user;
   own_session name := session_user;
+  called regprocedure := to_regprocedure(call || '(oncehook.delivered)');
+  returns regtype := (SELECT prorettype FROM pg_catalog.pg_proc WHERE oid = called);
+  undone bool;
   -- One statement for the whole batch: a look-up per event was planned anew each time and cost six
   -- times the handler. A cursor, so that one body at a time is in memory.
   stored CURSOR FOR
@@ -615,6 +749,7 @@ DECLARE
   table_name text;
   column_name text;
   constraint_name text;
+  response_bytes bigint := 0;
 BEGIN
   -- The plan must not depend on how small the tables were when they were last counted.
   SET LOCAL enable_seqscan = off;
@@ -624,6 +759,7 @@ BEGIN
     FETCH stored INTO item;
     EXIT WHEN NOT FOUND;
     no := item.at; answer := NULL; code := NULL; message := NULL; object_name := NULL; line := NULL;
+    status := NULL; headers := NULL; body := NULL; external_id := NULL;
     IF item.id IS NULL THEN
       code := 'OH404'; message := 'payload-expired';
       RETURN NEXT;
@@ -631,32 +767,50 @@ BEGIN
     END IF;
     event := (item.id, source_names[no], item.key, item.type, item.entity, item.occurred_at, item.received_at, item.body,
               effect_keys[no], runs[no], attempts[no]);
+    undone := false;
     BEGIN
-      IF answers_json THEN
+      IF returns = 'jsonb'::regtype THEN
         EXECUTE 'SELECT ' || call || '($1)' INTO answer USING event;
         IF answer ->> 'result' NOT IN ('done', 'failed', 'skip') OR jsonb_typeof(answer -> 'result') = 'null' THEN
-          -- Not done: what this try wrote goes with its block; the answer stays.
+          -- Not done: what this try wrote goes with its block; the answer stays. The function may raise this code
+          -- too: then it is an error like any other.
+          undone := true;
           RAISE EXCEPTION 'not done' USING ERRCODE = 'OHRET';
         END IF;
-      ELSE
+      ELSIF returns = 'void'::regtype THEN
         EXECUTE 'SELECT ' || call || '($1)' USING event;
+      ELSIF returns IS NULL THEN
+        -- A call may find another one, by a default or a polymorphic argument, whose answer nobody would read.
+        RAISE EXCEPTION 'there is no function %(oncehook.delivered) now', call;
+      ELSE
+        RAISE EXCEPTION 'the function returns % now: it must return void or jsonb', returns;
+      END IF;
+      IF responds THEN
+        IF current_user <> own_role OR session_user <> own_session THEN
+          RESET SESSION AUTHORIZATION;
+          RESET ROLE;
+        END IF;
+        -- In the block: the effect of what cannot be stored is undone.
+        SELECT r.status, r.headers, r.body, r.external_id INTO status, headers, body, external_id
+          FROM oncehook.response_of(answer) r;
       END IF;
       SET CONSTRAINTS ALL IMMEDIATE;
-    EXCEPTION WHEN SQLSTATE 'OHRET' THEN
-      NULL;
-    WHEN OTHERS THEN
+    EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE '40%' OR SQLSTATE IN ('55P03', '57014') THEN
         RAISE;
       END IF;
-      GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
-        column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
-      answer := NULL;
-      code := SQLSTATE;
-      message := SQLERRM;
-      object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
-                               'constraint ' || nullif(constraint_name, ''));
-      -- Only where it happened; the quoted statement may hold values.
-      line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+      IF NOT undone THEN
+        GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, table_name = TABLE_NAME,
+          column_name = COLUMN_NAME, constraint_name = CONSTRAINT_NAME;
+        answer := NULL;
+        status := NULL; headers := NULL; body := NULL; external_id := NULL;
+        code := SQLSTATE;
+        message := SQLERRM;
+        object_name := concat_ws(' ', 'table ' || nullif(table_name, ''), 'column ' || nullif(column_name, ''),
+                                 'constraint ' || nullif(constraint_name, ''));
+        -- Only where it happened; the quoted statement may hold values.
+        line := substring(context FROM 'PL/pgSQL function [^\n]* line \d+');
+      END IF;
     END;
     -- The next one does not run in a role that this one took on.
     IF current_user <> own_role OR session_user <> own_session THEN
@@ -664,7 +818,13 @@ BEGIN
       RESET ROLE;
     END IF;
     RETURN NEXT;
-    EXIT WHEN clock_timestamp() - began > budget;
+    -- Responses are kept in memory until the batch is written.
+    response_bytes := response_bytes + coalesce(octet_length(body), 0);
+    EXIT WHEN clock_timestamp() - began > budget OR response_bytes > 8388608;
   END LOOP;
   CLOSE stored;
+  -- Replaced in the middle: what it answered was perhaps not read. Nothing of it stays.
+  IF to_regprocedure(call || '(oncehook.delivered)') IS DISTINCT FROM called THEN
+    RAISE EXCEPTION 'the function was replaced while it ran' USING ERRCODE = 'serialization_failure';
+  END IF;
 END $$;

@@ -148,6 +148,7 @@ impl From<StoreError> for Failure {
             StoreError::NotFound(_)
             | StoreError::Refused(_)
             | StoreError::CallUnderWay { .. }
+            | StoreError::CountUnderWay
             | StoreError::Migration(_) => {
                 (Exit::No, None)
             }

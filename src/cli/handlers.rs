@@ -22,7 +22,8 @@ pub(super) struct Args {
 enum Verb {
     /// List every handler, with its pause and its open work.
     ///
-    /// Counts end at 10,000 per priority. Where a breaker stands is each node's own affair:
+    /// What is due is counted up to 10,000 per priority, what is under way, uncertain or held up to 10,000.
+    /// `events --state uncertain` and `--state held` name what a person may have to decide. Where a breaker stands is each node's own affair:
     /// `GET /v1/handlers` and the metrics tell.
     List,
     /// Begin nothing of a handler until `resume`.
@@ -90,11 +91,13 @@ async fn list(context: &Context) -> Result<(), Failure> {
     }
     for handler in &handlers {
         context.printer.line(format_args!(
-            "{:<24} {}, {} due, {} under way",
+            "{:<24} {}, {} due, {} under way, {} uncertain, {} held",
             clean(&handler.name),
             standing(handler.paused.as_ref()),
             handler.due,
-            handler.leased
+            handler.leased,
+            handler.uncertain,
+            handler.held
         ))?;
     }
     Ok(())

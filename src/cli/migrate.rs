@@ -86,11 +86,10 @@ pub(super) fn failed(handler: &str, error: StoreError) -> Failure {
 
 /// The handlers with a database of their own.
 pub(super) fn databases(config: &Config) -> impl Iterator<Item = (&str, &Settings)> {
-    config
-        .handlers
-        .iter()
-        .filter_map(|handler| match &handler.kind {
-            HandlerKind::SqlElsewhere { database, .. } => Some((handler.name.as_str(), database)),
-            _ => None,
-        })
+    let operations = config.operations.iter();
+    let handlers = config.handlers.iter().chain(operations);
+    handlers.filter_map(|handler| match &handler.kind {
+        HandlerKind::SqlElsewhere { database, .. } => Some((handler.name.as_str(), database)),
+        _ => None,
+    })
 }

@@ -11,6 +11,7 @@ mod failure;
 mod handlers;
 mod health;
 mod migrate;
+mod operations;
 mod printer;
 mod replay;
 mod resolve;
@@ -78,6 +79,7 @@ enum Verb {
     Show(show::Args),
     Replay(replay::Args),
     Resolve(resolve::Args),
+    Operations(operations::Args),
     Handlers(handlers::Args),
     Sources(sources::Args),
     Token(token::Args),
@@ -119,6 +121,7 @@ async fn run(verb: Verb, context: &Context) -> Result<(), Failure> {
         Verb::Show(args) => show::run(context, args).await,
         Verb::Replay(args) => replay::run(context, args).await,
         Verb::Resolve(args) => resolve::run(context, args).await,
+        Verb::Operations(args) => operations::run(context, args).await,
         Verb::Handlers(args) => handlers::run(context, args).await,
         Verb::Sources(args) => sources::run(context, args).await,
         Verb::Token(args) => token::run(context, args).await,

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::store::query::{DeliveryInfo, Timeline};
+use crate::store::query::{DeadLetterInfo, DeliveryInfo, EventSummary, Timeline};
 use crate::telemetry::clean;
 
 use super::context::Context;
@@ -68,36 +68,26 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
             words::operand(&timeline.event.key),
         ));
     }
-    if let Some(dead) = last_dead(&timeline) {
-        context.printer.note(format_args!(
-            "next: once its cause is mended: {} replay --handler {} --reason '...' {} {}",
-            words::program(&context.environment),
-            words::shell(dead),
-            words::shell(&timeline.event.source),
-            words::operand(&timeline.event.key),
-        ));
+    let program = words::program(&context.environment);
+    for dead in &timeline.dead_letters {
+        context
+            .printer
+            .note(redrive(dead, &timeline.event, program));
     }
     Ok(())
 }
 
-/// The handler whose last run is a dead letter, if nothing is under way for it.
-fn last_dead(timeline: &Timeline) -> Option<&str> {
-    timeline
-        .outcomes
-        .iter()
-        .filter(|o| o.result == "dead")
-        .find(|dead| {
-            let later = timeline
-                .outcomes
-                .iter()
-                .any(|o| o.handler == dead.handler && o.run > dead.run);
-            let live = timeline
-                .deliveries
-                .iter()
-                .any(|d| d.handler == dead.handler);
-            !later && !live
-        })
-        .map(|o| o.handler.as_str())
+/// What can be done about a dead letter, or why nothing now: by the words of who would refuse it.
+fn redrive(dead: &DeadLetterInfo, event: &EventSummary, program: &str) -> String {
+    if let Some(refused) = &dead.refused {
+        return format!("not to be replayed now: {}", clean(refused));
+    }
+    format!(
+        "next: once its cause is mended: {program} replay --handler {} --reason '...' {} {}",
+        words::shell(&dead.handler),
+        words::shell(&event.source),
+        words::operand(&event.key),
+    )
 }
 
 /// The whole page for people.
@@ -326,8 +316,7 @@ fn short(digest: &str) -> &str {
 mod tests {
     use super::*;
     use crate::store::query::{
-        AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, EventSummary, OutcomeInfo, ReceiptInfo,
-        RequestInfo,
+        AttemptInfo, AuditInfo, CauseInfo, ConflictInfo, OutcomeInfo, ReceiptInfo, RequestInfo,
     };
 
     fn at(second: u32) -> Timestamp {
@@ -396,6 +385,7 @@ mod tests {
                 decided_by: "handler".into(),
                 reason: Some("permanent error: no such account".into()),
                 resource: None,
+                external_id: None,
                 attempts: 1,
                 finished_at: at(5),
                 effect_key: "ohk_1".into(),
@@ -405,6 +395,7 @@ mod tests {
                 run: 1,
                 verdict: "permanent".into(),
                 error: Some("no such\naccount".into()),
+                told_by: None,
                 started_at: Some(at(4)),
                 ended_at: at(5),
             }],
@@ -431,6 +422,7 @@ mod tests {
                     bulk: None,
                 },
             ],
+            dead_letters: Vec::new(),
         }
     }
 
@@ -469,13 +461,25 @@ mod tests {
     }
 
     #[test]
-    fn only_a_dead_last_run_without_live_work_can_be_replayed() {
-        let mut timeline = timeline();
-        assert_eq!(last_dead(&timeline), Some("ledger"));
-        let mut again = timeline.outcomes[0].clone();
-        again.run = 2;
-        again.result = "succeeded".into();
-        timeline.outcomes.push(again);
-        assert_eq!(last_dead(&timeline), None);
+    fn a_replay_is_offered_exactly_where_none_would_refuse_it() {
+        let event = timeline().event;
+        let dead = |refused: Option<&str>| DeadLetterInfo {
+            handler: "ledger".into(),
+            run: 1,
+            refused: refused.map(str::to_owned),
+        };
+        assert_eq!(
+            redrive(&dead(None), &event, "oncehook"),
+            "next: once its cause is mended: oncehook replay --handler ledger --reason '...' stripe-main evt_1"
+        );
+        let told = redrive(&dead(Some("its call\nis out")), &event, "oncehook");
+        assert!(
+            told.starts_with("not to be replayed now: its call"),
+            "{told}"
+        );
+        assert!(
+            !told.contains('\n') && !told.contains("--handler"),
+            "{told}"
+        );
     }
 }

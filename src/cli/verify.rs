@@ -124,7 +124,7 @@ async fn verified(context: &Context, args: Args) -> Result<Verification, Failure
     // The database has no patterns. Its other invariants need no usable configuration.
     match context.config() {
         Ok(config) => {
-            let handlers = config.handlers.into_iter();
+            let handlers = config.all_handlers().into_iter();
             options.handlers = handlers.map(|h| (h.name, h.events)).collect();
         }
         Err(_) => context.printer.note(

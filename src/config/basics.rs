@@ -50,6 +50,8 @@ pub struct Limits {
     pub body_time: Duration,
     /// Bytes that may wait for their commit.
     pub queue: usize,
+    /// Clients of operations that may wait at once.
+    pub waiting: usize,
 }
 
 /// `[dispatch]`.
@@ -166,6 +168,9 @@ pub(super) fn limits(root: &Section<'_>) -> Option<Limits> {
     let headers = section.size("headers", &(4_096..=1_048_576));
     let body_time = section.positive("body_time");
     let queue = section.size("queue", &(1_048_576..=17_179_869_184));
+    let waiting = section
+        .integer("waiting", &(0..=1_000_000))
+        .and_then(|n| usize::try_from(n).ok());
     if let (Some(body), Some(queue)) = (body, queue)
         && body > queue
     {
@@ -177,6 +182,7 @@ pub(super) fn limits(root: &Section<'_>) -> Option<Limits> {
         headers: headers?,
         body_time: body_time?,
         queue: queue?,
+        waiting: waiting?,
     })
 }
 

@@ -7,10 +7,12 @@ use jiff::Timestamp;
 use crate::dispatch::rules::{self, LEASE_BEYOND_TIMEOUT, Said};
 use crate::dispatch::{BreakerPolicy, HandlerKind, HandlerSpec, RETRY_SHARE, Settle, SpecError};
 use crate::domain::late::{Place, Reading, Word};
+use crate::domain::operation::OperationSpec;
 use crate::domain::{
     Cap, LaneBy, OnDead, OnUncertain, Pattern, Policy, Priorities, Priority, RetryPolicy, VersionBy,
 };
 
+use super::problem::Origin;
 use super::secret::Vault;
 use super::section::Section;
 use super::source::{name, was};
@@ -34,14 +36,46 @@ enum Kind {
     Settle,
 }
 
+/// Handlers that settle the calls of others, which are checked when all of them are read.
+pub(super) struct Settling {
+    /// Name, and where its `of` and itself are written.
+    handlers: Vec<(String, Origin, String)>,
+    /// Of every handler, also of those that could not be read.
+    names: Vec<String>,
+}
+
+impl Settling {
+    /// Says what is wrong with whose calls they settle. `others`: the names of every operation.
+    pub(super) fn check(self, root: &Section<'_>, all: &[HandlerSpec], others: &[String]) {
+        for (name, origin, place) in self.handlers {
+            let spec = all.iter().find(|spec| spec.name == name);
+            // What could not be read is not missing.
+            let problem = spec
+                .and_then(|spec| rules::problem_of(spec, all))
+                .filter(|problem| match problem {
+                    SpecError::OfNobody(of) => !self.names.contains(of) && !others.contains(of),
+                    _ => true,
+                });
+            if let Some(problem) = problem {
+                root.problems().error(&origin, &place, problem.to_string());
+            }
+        }
+    }
+}
+
 /// Reads every `[[handler]]`.
-pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> Vec<HandlerSpec> {
+pub(super) fn read_all(
+    root: &Section<'_>,
+    vault: Vault<'_>,
+    now: Timestamp,
+) -> (Vec<HandlerSpec>, Settling) {
     let mut names: Vec<String> = Vec::new();
     let mut handlers = Vec::new();
     let mut settling = Vec::new();
     for mut section in root.list("handler", "[[handler]]") {
         let name = name(&mut section, "handler", &mut names);
-        let handler = read(&section, name, vault, now);
+        let events = events(&section);
+        let handler = read(&section, name, events.as_deref(), None, vault, now);
         if let Some(spec) = &handler
             && matches!(spec.kind, HandlerKind::Settle(_))
         {
@@ -54,21 +88,11 @@ pub(super) fn read_all(root: &Section<'_>, vault: Vault<'_>, now: Timestamp) -> 
         section.finish();
         handlers.extend(handler);
     }
-    for (name, origin, place) in settling {
-        // What could not be read is not missing.
-        let problem = handlers
-            .iter()
-            .find(|spec| spec.name == name)
-            .and_then(|spec| rules::problem_of(spec, &handlers))
-            .filter(|problem| match problem {
-                SpecError::OfNobody(of) => !names.contains(of),
-                _ => true,
-            });
-        if let Some(problem) = problem {
-            root.problems().error(&origin, &place, problem.to_string());
-        }
-    }
-    handlers
+    let settling = Settling {
+        handlers: settling,
+        names,
+    };
+    (handlers, settling)
 }
 
 /// Which calls a `settle` handler settles, and how it reads what its events say of them.
@@ -105,9 +129,22 @@ fn settles(section: &Section<'_>, kind: Option<Kind>) -> Option<Settle> {
     })
 }
 
+/// The handler of an operation: it takes no events, the engine leads the operation's to it.
+pub(super) fn of_operation(
+    section: &Section<'_>,
+    name: Option<String>,
+    operation: OperationSpec,
+    vault: Vault<'_>,
+    now: Timestamp,
+) -> Option<HandlerSpec> {
+    read(section, name, Some(&[]), Some(operation), vault, now)
+}
+
 fn read(
     section: &Section<'_>,
     name: Option<String>,
+    events: Option<&[Pattern]>,
+    operation: Option<OperationSpec>,
     vault: Vault<'_>,
     now: Timestamp,
 ) -> Option<HandlerSpec> {
@@ -130,7 +167,6 @@ fn read(
             Kind::Sql if section.has("database") => Kind::SqlElsewhere,
             kind => kind,
         });
-    let events = events(section);
     let timeout = section.positive("timeout");
     let lease = section.positive("lease");
     let lane = lane(section);
@@ -171,7 +207,7 @@ fn read(
     let spec = HandlerSpec {
         name: name?,
         was,
-        events: events.clone().unwrap_or_default(),
+        events: events.unwrap_or_default().to_vec(),
         kind: target?,
         lane,
         apply_if_newer,
@@ -188,6 +224,7 @@ fn read(
         breaker,
         retry_share,
         probes,
+        operation,
     };
     let said = Said {
         lane_on_dead: section.has("lane_on_dead"),

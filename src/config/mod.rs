@@ -11,6 +11,7 @@ mod document;
 pub mod environment;
 mod error;
 mod handler;
+mod operation;
 mod problem;
 mod secret;
 mod section;
@@ -55,6 +56,8 @@ pub struct Config {
     pub sources: Vec<SourceSettings>,
     /// `[[handler]]`.
     pub handlers: Vec<HandlerSpec>,
+    /// `[[operation]]`: the handlers that do them.
+    pub operations: Vec<HandlerSpec>,
     /// `[limits]`.
     pub limits: Limits,
     /// `[dispatch]`.
@@ -96,7 +99,7 @@ impl Config {
     pub fn engine(&self) -> EngineConfig {
         EngineConfig {
             sources: self.plain_sources(),
-            handlers: self.handlers.clone(),
+            handlers: self.all_handlers(),
             ingest: IngestConfig {
                 queue_bytes: self.limits.queue,
                 ..IngestConfig::default()
@@ -106,12 +109,18 @@ impl Config {
                 grace: self.dispatch.grace,
                 connections: self.dispatch.connections,
             }),
+            waiting: Some(self.limits.waiting),
         }
     }
 
-    /// The sources without what only the command line needs.
+    /// The sources without what only the command line needs; the engine makes those of operations.
     pub fn plain_sources(&self) -> Vec<Source> {
         self.sources.iter().map(|s| s.source.clone()).collect()
+    }
+
+    /// The handlers, and those that do operations.
+    pub fn all_handlers(&self) -> Vec<HandlerSpec> {
+        [self.handlers.as_slice(), &self.operations].concat()
     }
 
     /// The source of this name.
@@ -192,8 +201,11 @@ fn assemble(
     let dispatch = basics::dispatch(&root);
     let log = basics::log(&root);
     let sources = source::read_all(&root, vault, now);
-    let handlers = handler::read_all(&root, vault, now);
-    check_names(&root, &sources, &handlers);
+    let (handlers, settling) = handler::read_all(&root, vault, now);
+    let (operations, names) = operation::read_all(&root, vault, now, &sources, &handlers);
+    let all = [handlers.as_slice(), operations.as_slice()].concat();
+    settling.check(&root, &all, &names);
+    check_names(&root, &sources, &handlers, &operations);
     check_routes(&root, &sources, &handlers);
     root.finish();
     Some(Config {
@@ -202,6 +214,7 @@ fn assemble(
         listen: listen?,
         sources,
         handlers,
+        operations,
         limits: limits?,
         dispatch: dispatch?,
         log: log?,
@@ -209,17 +222,24 @@ fn assemble(
     })
 }
 
-fn check_names(root: &Section<'_>, sources: &[SourceSettings], handlers: &[HandlerSpec]) {
+fn check_names(
+    root: &Section<'_>,
+    sources: &[SourceSettings],
+    handlers: &[HandlerSpec],
+    operations: &[HandlerSpec],
+) {
     let names: Vec<_> = sources
         .iter()
         .map(|s| (s.source.name.clone(), s.source.was.clone()))
         .collect();
     source::check_was(root, "source", &names);
-    let names: Vec<_> = handlers
-        .iter()
-        .map(|h| (h.name.clone(), h.was.clone()))
-        .collect();
-    source::check_was(root, "handler", &names);
+    for (what, list) in [("handler", handlers), ("operation", operations)] {
+        let names: Vec<_> = list
+            .iter()
+            .map(|h| (h.name.clone(), h.was.clone()))
+            .collect();
+        source::check_was(root, what, &names);
+    }
 }
 
 /// Warns about patterns that no source can feed, and sources that feed nobody.

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::dispatch::{HandlerKind, HttpUnknown};
+use crate::domain::operation::{OnFailure, OperationSpec, Profile};
 use crate::domain::{Policy, ProbeSchedule, RetryPolicy};
 
 mod mistakes;
@@ -57,6 +58,9 @@ fn with(source: &str, handler: &str) -> String {
     format!("[database]\nurl = \"env:DATABASE_URL\"\n{source}\n{handler}")
 }
 
+/// Keys of an operation whose value in the reference file is the default.
+const OF_OPERATIONS: [&str; 5] = ["wait ", "wait_max", "profile", "on_failure", "keep_key"];
+
 const HTTP: &str = "[[handler]]\nname = \"h\"\nkind = \"http\"\nurl = \"http://h/x\"\nsecrets = [{ label = \"a\", value = \"env:FULFILMENT_SECRET\" }]\nevents = [\"*:*\"]\non_unknown = \"retry\"\n";
 
 #[test]
@@ -81,6 +85,7 @@ fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
             .iter()
             .any(|key| line.starts_with(key))
         })
+        .filter(|line| !OF_OPERATIONS.iter().any(|key| line.starts_with(key)))
         .collect::<Vec<_>>()
         .join("\n");
     let start = short.find("\n[listen]").unwrap();
@@ -107,6 +112,19 @@ fn the_reference_file_is_a_configuration_and_says_the_defaults_in_use() {
         );
         assert_eq!(a.probes, b.probes);
     }
+    let of = |config: &Config| config.operations[0].operation.clone();
+    assert_eq!(of(&bare), of(&reference));
+    let defaults = OperationSpec::default();
+    let of = of(&reference).unwrap();
+    assert_eq!(
+        (of.wait, of.wait_max, of.profile, of.on_failure),
+        (
+            defaults.wait,
+            defaults.wait_max,
+            defaults.profile,
+            defaults.on_failure
+        )
+    );
     assert_eq!(reference.handlers[0].policy, Policy::default());
     assert_eq!(reference.handlers[0].policy.retry, RetryPolicy::default());
 }
@@ -197,6 +215,105 @@ fn variables_win_over_the_file_and_unknown_ones_are_refused() {
     let environment = variables.iter().copied().collect();
     let error = Config::parse(&text, Path::new("x.toml"), &environment).unwrap_err();
     insta::assert_snapshot!(error.to_string());
+}
+
+#[test]
+fn an_operation_is_a_source_and_a_handler_of_one_name() {
+    let operation = "[[operation]]\nname = \"pay\"\nkind = \"sql\"\ncall = \"app.pay\"\n";
+    let plain = parse(&with("", operation)).unwrap();
+    assert_eq!(plain.warnings.len(), 1, "{:?}", plain.warnings);
+    let engine = plain.engine();
+    let names: Vec<_> = engine.sources.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["main"], "the engine makes its source");
+    let handler = &engine.handlers[0];
+    assert_eq!(handler.name, "pay");
+    assert!(handler.events.is_empty());
+    assert_eq!(handler.operation, Some(OperationSpec::default()));
+    let full = parse(&with(
+        "",
+        &format!(
+            "{operation}volatile = [\"/at\", \"/items/*/trace\"]\nwait = \"0\"\nwait_max = \"10m\"\n\
+             profile = \"ietf\"\non_failure = \"keep\"\nheaders = [\"X-Id\"]\n\
+             keep_key = \"30d\"\nkeep_response = \"72h\"\ntimeout = \"3s\"\nwas = \"charge\"\n"
+        ),
+    ))
+    .unwrap();
+    let handler = &full.operations[0];
+    assert_eq!(handler.timeout, Duration::from_secs(3));
+    assert_eq!(handler.was.as_deref(), Some("charge"));
+    let spec = handler.operation.as_ref().unwrap();
+    assert_eq!(spec.volatile, ["/at", "/items/*/trace"]);
+    assert_eq!(
+        (spec.wait, spec.wait_max),
+        (Duration::ZERO, Duration::from_mins(10))
+    );
+    assert_eq!(
+        (spec.profile, spec.on_failure),
+        (Profile::Ietf, OnFailure::Keep)
+    );
+    assert_eq!(spec.headers, ["x-id"]);
+    assert_eq!(spec.keep_key, Some(Duration::from_hours(720)));
+    assert_eq!(spec.keep_response, Some(Duration::from_hours(72)));
+}
+
+#[test]
+fn what_an_operation_cannot_be_is_said_with_its_name() {
+    for (lines, says) in [
+        ("name = \"main\"", "another of this name exists"),
+        ("name = \"Pay\"", "`name` must have"),
+        (
+            "name = \"pay\"\nevents = [\"*:*\"]",
+            "belongs to [[handler]]",
+        ),
+        (
+            "name = \"pay\"\napply_if_newer = \"occurred_at\"",
+            "`apply_if_newer`",
+        ),
+        ("name = \"pay\"\nlane = \"entity\"", "`lane`"),
+        (
+            "name = \"pay\"\nvolatile = [\"trace\"]",
+            "is not a JSON Pointer",
+        ),
+        ("name = \"pay\"\nvolatile = \"/trace\"", "a list of texts"),
+        (
+            "name = \"pay\"\nwait = \"2m\"",
+            "`wait` must not be longer than `wait_max`",
+        ),
+        ("name = \"pay\"\nwait_max = \"11m\"", "10m"),
+        (
+            "name = \"pay\"\nprofile = \"stripe\"",
+            "must be \"standard\" or \"ietf\"",
+        ),
+        (
+            "name = \"pay\"\non_failure = \"retry\"",
+            "must be \"release\" or \"keep\"",
+        ),
+        (
+            "name = \"pay\"\nheaders = [\"Set-Cookie\"]",
+            "cannot be stored",
+        ),
+        ("name = \"pay\"\nheaders = [\"a b\"]", "cannot be stored"),
+        (
+            "name = \"pay\"\nkeep_key = \"0\"",
+            "`keep_key` must be longer than zero",
+        ),
+        ("name = \"pay\"\nwaiting = \"1s\"", "unknown key `waiting`"),
+        (
+            "name = \"pay\"\nurl = \"http://x\"",
+            "belongs to kind = \"http\"",
+        ),
+        (
+            "name = \"pay\"\nconcurrency = 4",
+            "belongs to kind = \"http\"",
+        ),
+    ] {
+        let operation = format!("[[operation]]\nkind = \"sql\"\ncall = \"app.pay\"\n{lines}\n");
+        let said = errors(&with("", &operation));
+        assert!(said.contains(says), "{lines}\n{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let twice = "[[operation]]\nname = \"pay\"\nkind = \"sql\"\ncall = \"app.pay\"\n".repeat(2);
+    assert!(errors(&with("", &twice)).contains("another of this name"));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::domain::{EffectKey, OnUnknown, Routes};
+use crate::domain::operation::{Response, Told};
+use crate::domain::{DecidedBy, EffectKey, Ending, OnUnknown, Routes};
 use crate::provider::Source;
 use crate::store::delivery::{Lease, LeasedEvent};
 use crate::store::ledger::OtherDatabase;
@@ -32,6 +33,27 @@ impl ActiveHandler {
     /// How long a call may be under way from its claim on; `None` where nothing leaves the database.
     pub(crate) fn in_flight(&self) -> Option<Duration> {
         self.outside.as_ref().map(|_| self.spec.lease)
+    }
+
+    /// What the client of an operation is answered: what it was told, or an answer that is made up.
+    pub(crate) fn response(
+        &self,
+        ending: Ending,
+        by: DecidedBy,
+        resource: Option<&str>,
+        told: &Told,
+    ) -> Option<Response> {
+        let spec = self.spec.operation.as_ref()?;
+        let given = match ending {
+            Ending::Succeeded | Ending::Failed | Ending::Skipped => told.response.clone(),
+            Ending::Dead | Ending::Cancelled => None,
+        };
+        Some(if let Some(given) = given {
+            given.fitted(&spec.headers)
+        } else {
+            let external_id = told.external_id.as_deref();
+            Response::made_up(&self.spec.name, ending, by, resource, external_id)
+        })
     }
 
     pub(crate) fn on_unknown(&self) -> OnUnknown {
@@ -64,6 +86,8 @@ pub(crate) struct Active {
     pub(crate) sources: HashMap<String, (i32, Arc<Source>)>,
     pub(crate) handlers: BTreeMap<i32, Arc<ActiveHandler>>,
     pub(crate) routes: Routes,
+    /// Sources of operations, each with its handler, which alone gets its events.
+    pub(crate) operations: HashMap<i32, i32>,
 }
 
 /// Current and first name of a source.

@@ -1,17 +1,20 @@
 //! Single calls of `http` and `external` handlers: each goes out and is settled by itself.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::domain::{Ending, Verdict};
-use crate::store::StoreError;
+use uuid::Uuid;
+
+use crate::domain::operation::Told;
+use crate::domain::{EffectKey, Ending, Verdict};
 use crate::store::delivery::Lease;
 use crate::store::effects;
-use crate::store::handling::{self, Payload};
+use crate::store::handling::{self, Part, Payload};
 use crate::store::lanes;
 use crate::store::locked::Plans;
 use crate::store::transaction::is_connection_error;
+use crate::store::{StoreError, cap};
 
 use super::flow::{Begun, Tries};
 use super::handler::{
@@ -20,6 +23,7 @@ use super::handler::{
     function::delivered,
 };
 use super::newer::{self, Guarded, Versioned};
+use super::running::Running;
 use super::settle::{self, Transitions};
 use super::work::{Back, give_back, not_written, put_back};
 use super::{ActiveHandler, Context, Outside};
@@ -32,7 +36,7 @@ const START_WITHIN: Duration = Duration::from_secs(3);
 const AWAY: Duration = Duration::from_millis(500);
 
 /// A lease of a handler that makes calls, with what is sent.
-pub(super) struct Call {
+struct Call {
     lease: Lease,
     payload: Option<Payload>,
     /// An event has said that its effect is there.
@@ -41,77 +45,81 @@ pub(super) struct Call {
     claimed_at: Instant,
 }
 
-/// Loads the payloads of claimed calls in one query. What cannot be started in time is given
-/// back, repetitions beyond their budget are put off.
-pub(super) async fn prepare(
+/// Begins claimed calls as their payloads are read, a part at a time. Those about an object that has another here, and
+/// repetitions beyond their budget, are put off: how many, is returned. What cannot be started in time is given back.
+pub(super) async fn start(
     context: &Context,
     handler: &Arc<ActiveHandler>,
     leases: Vec<Lease>,
     claimed_at: Instant,
     alone: bool,
-) -> Vec<Call> {
+    running: &mut Running,
+) -> usize {
+    let (leases, others) = newer::one_per_object(handler, leases);
+    let waits: Vec<Duration> = others.iter().map(newer::behind_another).collect();
+    put_back(context, &others, Back::Later(&waits), handler.spec.lease).await;
     let Tries { begun, deferred } = context.flow.begin(handler, leases, alone);
     let (later, delays): (Vec<Lease>, Vec<Duration>) = deferred.into_iter().unzip();
     put_back(context, &later, Back::Later(&delays), handler.spec.lease).await;
-    let (leases, begun): (Vec<Lease>, Vec<Begun>) = begun.into_iter().unzip();
-    if leases.is_empty() {
-        return Vec::new();
-    }
-    let loaded = async {
-        context
-            .registry
-            .learn_names(&context.store, &leases)
-            .await?;
-        let events: Vec<uuid::Uuid> = leases.iter().map(|l| l.event_id).collect();
-        let connection = context.store.dispatch().await?;
-        let done = if handler.settled {
-            let calls: Vec<_> = leases
-                .iter()
-                .filter_map(|lease| {
-                    let (_, key) =
-                        context
-                            .registry
-                            .identify(lease, lease.event.as_ref()?, handler)?;
-                    Some((key, lease))
-                })
-                .collect();
-            effects::keep(&connection, &calls).await?
-        } else {
-            HashSet::new()
+    let put_off = others.len() + later.len();
+    let mut waiting: VecDeque<(Lease, Begun)> = begun.into();
+    let mut done = None;
+    while !waiting.is_empty() {
+        let leases: Vec<Lease> = waiting.iter().map(|(lease, _)| lease.clone()).collect();
+        let part = match part(context, handler, &leases, &mut done).await {
+            Ok(part) if claimed_at.elapsed() <= START_WITHIN => Some(part),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
+                None
+            }
         };
-        let payloads = handling::payloads(&connection, &events).await?;
-        Ok::<_, StoreError>((payloads, done))
-    }
-    .await;
-    match loaded {
-        Ok((mut payloads, done)) if claimed_at.elapsed() <= START_WITHIN => leases
-            .into_iter()
-            .zip(begun)
-            .map(|(lease, begun)| {
-                let payload = payloads.remove(&lease.event_id);
-                Call {
-                    done: done.contains(&lease.event_id),
-                    lease,
-                    payload,
-                    begun,
-                    claimed_at,
-                }
-            })
-            .collect(),
-        Ok(_) => {
+        let Some(mut part) = part else {
             give_back(context, &leases, handler.spec.lease).await;
-            Vec::new()
-        }
-        Err(error) => {
-            tracing::warn!(error = %error, handler = %handler.spec.name, "payloads not loaded; leases are given back");
-            give_back(context, &leases, handler.spec.lease).await;
-            Vec::new()
+            break;
+        };
+        for (lease, begun) in waiting.drain(..part.read.min(leases.len())) {
+            let payload = part.payloads.remove(&lease.event_id);
+            let call = Call {
+                done: done
+                    .as_ref()
+                    .is_some_and(|done| done.contains(&lease.event_id)),
+                lease,
+                payload,
+                begun,
+                claimed_at,
+            };
+            running.spawn(handler.id, run(context.clone(), Arc::clone(handler), call));
         }
     }
+    put_off
+}
+
+/// The next part of what these leases are about. Their effect keys are kept with the first one, before any call
+/// leaves; `done`: whose effect an event has said to be there.
+async fn part(
+    context: &Context,
+    handler: &ActiveHandler,
+    leases: &[Lease],
+    done: &mut Option<HashSet<Uuid>>,
+) -> Result<Part, StoreError> {
+    let registry = &context.registry;
+    registry.learn_names(&context.store, leases).await?;
+    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
+    let connection = context.store.dispatch().await?;
+    if handler.settled && done.is_none() {
+        let key_of = |lease| {
+            let (_, key) = registry.identify(lease, lease.event.as_ref()?, handler)?;
+            Some((key, lease))
+        };
+        let calls: Vec<(EffectKey, &Lease)> = leases.iter().filter_map(key_of).collect();
+        *done = Some(effects::keep(&connection, &calls).await?);
+    }
+    handling::payloads(&connection, &events).await
 }
 
 /// Makes one call and settles it. No transaction is open while it is on its way.
-pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Call) {
+async fn run(context: Context, handler: Arc<ActiveHandler>, call: Call) {
     let Call {
         lease,
         payload,
@@ -132,7 +140,8 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
         let error = "not sent: an event says that its effect is there".to_owned();
         let verdict = Verdict::Unknown { after: None, error };
         let ended = Ended::without_a_call(&lease);
-        return settle_call(&context, &handler, ended, verdict, began).await;
+        let answer = (verdict, Told::default());
+        return settle_call(&context, &handler, ended, answer, began).await;
     }
     let event = match (&lease.event, payload) {
         (Some(event), Some(payload)) => delivered(&context, &handler, &lease, event, payload)
@@ -143,7 +152,8 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
         Ok(event) => event,
         Err(verdict) => {
             let ended = Ended::without_a_call(&lease);
-            return settle_call(&context, &handler, ended, verdict, began).await;
+            let answer = (verdict, Told::default());
+            return settle_call(&context, &handler, ended, answer, began).await;
         }
     };
     let mut ended = Ended {
@@ -155,9 +165,14 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
         Ok(Guarded::Run(found)) => ended.versioned = found,
         Ok(Guarded::Stale(verdict)) => {
             let ended = Ended::without_a_call(&lease);
-            return settle_call(&context, &handler, ended, verdict, began).await;
+            let answer = (verdict, Told::default());
+            return settle_call(&context, &handler, ended, answer, began).await;
         }
-        Ok(Guarded::Later) => {}
+        Ok(Guarded::Later) => {
+            begun.put_off();
+            let wait = [newer::behind_another(&lease)];
+            return put_back(&context, &[lease], Back::Later(&wait), handler.spec.lease).await;
+        }
         Err(error) => {
             tracing::warn!(error = %error, handler = %handler.spec.name, "not compared with what was applied; the lease is given back");
             return give_back(&context, &[lease], handler.spec.lease).await;
@@ -167,12 +182,16 @@ pub(super) async fn run(context: Context, handler: Arc<ActiveHandler>, call: Cal
     if claimed_at.elapsed() > START_WITHIN {
         return give_back(&context, &[lease], handler.spec.lease).await;
     }
-    let Sent { verdict, works } = external::call(&handler, outside, &event).await;
+    let Sent {
+        verdict,
+        works,
+        told,
+    } = external::call(&handler, outside, &event).await;
     // At once: the claims that come next must not wait for the settle.
     if let Some(works) = works {
         begun.ended(works);
     }
-    settle_call(&context, &handler, ended, verdict, began).await;
+    settle_call(&context, &handler, ended, (verdict, told), began).await;
 }
 
 /// A call that has ended, or that was not made.
@@ -236,13 +255,13 @@ async fn settle_call(
     context: &Context,
     handler: &ActiveHandler,
     ended: Ended<'_>,
-    mut verdict: Verdict,
+    (mut verdict, mut told): (Verdict, Told),
     began: Instant,
 ) {
     let end = began + handler.spec.lease + handler.spec.timeout;
     let mut unwritten = Unwritten::of(handler, &ended, &verdict);
     loop {
-        let settled = settle_once(context, handler, &ended, &verdict, began).await;
+        let settled = settle_once(context, handler, &ended, (&verdict, &told), began).await;
         // Whichever way it ended: a COMMIT whose answer was lost may have gone through.
         context.store.recheck_lanes(lanes::of([ended.lease]));
         let is_late = Instant::now() >= end;
@@ -260,6 +279,7 @@ async fn settle_call(
             }
             Err(NotSettled::Undone(error) | NotSettled::Broken(error)) if !is_late => {
                 verdict = Verdict::Unknown { after: None, error };
+                told = Told::default();
                 unwritten.answer = None;
             }
             Err(_) => return,
@@ -276,7 +296,7 @@ async fn settle_once(
     context: &Context,
     handler: &ActiveHandler,
     ended: &Ended<'_>,
-    verdict: &Verdict,
+    (verdict, told): (&Verdict, &Told),
     began: Instant,
 ) -> Result<(), NotSettled> {
     let lease = ended.lease;
@@ -297,24 +317,35 @@ async fn settle_once(
     let mut transitions = Transitions::default();
     let written = async {
         if !locked.ours.is_empty() {
+            let mut told = told.clone();
             if let Some((code, event, answer)) = settles {
                 let xact = locked.xact.as_deref().unwrap_or_default();
-                external::settle(&transaction, handler, code, event, answer, xact).await?;
+                let settled =
+                    external::settle(&transaction, handler, code, event, answer, xact).await?;
+                told = settled.or(told);
                 transaction.plan_by_index().await?;
             }
             if let (Verdict::Done { .. }, Some(versioned)) = (verdict, &ended.versioned) {
                 transitions.applied(handler, versioned);
             }
-            transitions.decide(handler, lease, verdict, began);
+            transitions.decide(handler, lease, (verdict, &told), began);
         } else if locked.finished.is_empty() {
-            transitions.evidence(lease, verdict, began);
+            transitions.evidence(handler, lease, (verdict, told), began);
         }
         transitions.write(handler, &transaction).await?;
+        if !locked.ours.is_empty() && ended.event.is_none() {
+            cap::give_back(&transaction, leases, 1).await?;
+        }
         Ok(())
     }
     .await;
     match written {
-        Ok(()) => transaction.commit().await?,
+        Ok(()) => {
+            transaction.commit().await?;
+            if ended.event.is_none() {
+                context.flow.tokens_came_back(handler.id);
+            }
+        }
         Err(NotSettled::Store(error)) => {
             transaction.rollback(&error).await;
             return Err(NotSettled::Store(error));
@@ -322,7 +353,7 @@ async fn settle_once(
         // Left unclean on purpose: the connection is dropped.
         Err(failure) => return Err(failure),
     }
-    transitions.report(handler);
+    transitions.report(&context.wake, handler);
     context.emitted.notify_one();
     Ok(())
 }

@@ -108,7 +108,13 @@ pub(super) async fn run(mut context: Context, config: DispatchConfig, wake: Arc<
         }
         let next_look = running.next_look(next_poll);
         tokio::select! {
-            Some(done) = running.tasks.join_next_with_id() => running.ended(done),
+            Some(done) = running.tasks.join_next_with_id() => {
+                if let Some(handler) = running.ended(done)
+                    && context.flow.have_tokens_come_back(handler)
+                {
+                    running.go_on(handler);
+                }
+            }
             () = wake.notified(), if !stopping => {
                 running.all_hungry(&context.registry.current());
             }
@@ -264,7 +270,7 @@ fn is_transactional(handler: &ActiveHandler) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     Nothing,
-    /// A priority had less than its share, and another more.
+    /// A priority had less than its share, and another more; or leases went back, and their room is free again.
     Share,
 }
 
@@ -323,7 +329,8 @@ async fn claim(
             };
             if running.fed(&within, group) {
                 left = Left::Share;
-            } else {
+            } else if short.why == Why::Busy || group.len() >= usize::from(short.allowed) {
+                // With less than it allows there is no more, and what comes next must not wait for a token.
                 stopped_by_cap(active, *short, running);
             }
             continue;
@@ -340,8 +347,15 @@ async fn claim(
     }
     for (id, group) in groups {
         if let Some(handler) = active.handlers.get(&id) {
+            let claimed = group.len();
             let group = without_paused(context, handler, group, wake).await;
-            start(context, handler, group, claimed_at, false, running).await;
+            let aside = claimed - group.len();
+            let later = start(context, handler, group, claimed_at, false, running).await;
+            if aside + later > 0 {
+                // A cap that these used up does not stop the others.
+                running.go_on(id);
+                left = Left::Share;
+            }
         }
     }
     Ok(left)
@@ -452,6 +466,8 @@ async fn claim_suspect(
         && wait <= poll
     {
         tokio::time::sleep(wait).await;
+        // A source may have been paused meanwhile. The claim itself sees which handlers were.
+        context.flow.refresh(&context.store, active).await?;
         claimed_at = Instant::now();
         leased = lease_suspect(context, &quotas).await?;
     }
@@ -496,7 +512,8 @@ pub(crate) async fn lease_suspect(
     Ok((claimed.leases.into_iter().next(), wait))
 }
 
-/// Starts the tasks of one handler's leases: one for a transactional batch, one per call.
+/// Starts the tasks of one handler's leases: one for a transactional batch, one per call. Returns how many were put
+/// off.
 pub(crate) async fn start(
     context: &Context,
     handler: &Arc<ActiveHandler>,
@@ -504,9 +521,9 @@ pub(crate) async fn start(
     claimed_at: Instant,
     alone: bool,
     running: &mut Running,
-) {
+) -> usize {
     if leases.is_empty() {
-        return;
+        return 0;
     }
     if is_transactional(handler) {
         let task = work::transactional(
@@ -517,14 +534,9 @@ pub(crate) async fn start(
             alone,
         );
         running.spawn(handler.id, task);
-        return;
+        return 0;
     }
-    for ready in call::prepare(context, handler, leases, claimed_at, alone).await {
-        running.spawn(
-            handler.id,
-            call::run(context.clone(), Arc::clone(handler), ready),
-        );
-    }
+    call::start(context, handler, leases, claimed_at, alone, running).await
 }
 
 fn pause_on_error<T: Default>(error: &StoreError) -> T {

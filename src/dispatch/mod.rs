@@ -72,6 +72,8 @@ pub(crate) struct Context {
     pub(crate) stopping: watch::Receiver<bool>,
     /// Told when a handler may have emitted something.
     pub(crate) emitted: Arc<Notify>,
+    /// Told when an operation has ended.
+    pub(crate) wake: Arc<Wake>,
 }
 
 impl Context {
@@ -107,6 +109,7 @@ impl Dispatcher {
             flow,
             stopping,
             emitted,
+            wake: Arc::clone(&wake),
         };
         Self {
             stop,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::domain::operation::Told;
 use crate::domain::{DecidedBy, Ending, Transition, Verdict, delivery::next};
 use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
@@ -168,9 +169,13 @@ pub(super) async fn lost(
             reason,
             resource,
         } => {
+            let told = Told::default();
             let ended = Ended {
+                response: handler.response(ending, DecidedBy::Handler, None, &told),
+                external_id: None,
                 event_id: lease.event_id,
                 handler_id: lease.handler_id,
+                run: lease.run,
                 token: lease.token,
                 ending,
                 reason,

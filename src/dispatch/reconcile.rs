@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use tokio::task::{self, JoinSet};
 
+use crate::domain::operation::Told;
 use crate::domain::{
     self, DecidedBy, Ending, OnUnknown, Policy, Probed, Progress, Standing, Step, uncertain::probed,
 };
 use crate::store::delivery::{self, NewAttempt};
 use crate::store::transaction::{Limits, Transaction};
-use crate::store::uncertain::{self, Doubt, Evidence, Live, Made, Next, Room};
+use crate::store::uncertain::{self, Decided, Doubt, Evidence, Live, Next, Room};
 use crate::store::{StoreError, handling, lanes, locked};
 use crate::telemetry;
 
@@ -133,9 +134,10 @@ async fn one(context: Context, handler: Arc<ActiveHandler>, doubt: Doubt) {
         let mut known = match &event {
             _ if is_answered(&context, &doubt).await? => Known::Nothing,
             Some(event) => ask(&handler, event).await,
-            None => Known::Asked(Probed::Unknown {
-                why: "the event's payload or source is not there".to_owned(),
-            }),
+            None => {
+                let why = "the event's payload or source is not there".to_owned();
+                Known::Asked(Probed::Unknown { why }, Told::default())
+            }
         };
         loop {
             match decide(&context, &handler, &doubt, event.as_ref(), &known).await {
@@ -158,8 +160,8 @@ async fn one(context: Context, handler: Arc<ActiveHandler>, doubt: Doubt) {
 enum Known {
     /// Nobody was asked.
     Nothing,
-    /// What the receiver said.
-    Asked(Probed),
+    /// What the receiver said, also to the client of an operation.
+    Asked(Probed, Told),
     /// How it ended is known, and what the handler writes then failed: until that is mended, nothing
     /// that is known counts.
     Unsettled(Probed),
@@ -169,7 +171,7 @@ impl Known {
     fn found(&self) -> Option<&Probed> {
         match self {
             Self::Nothing => None,
-            Self::Asked(found) | Self::Unsettled(found) => Some(found),
+            Self::Asked(found, _) | Self::Unsettled(found) => Some(found),
         }
     }
 }
@@ -182,7 +184,9 @@ async fn event(
 ) -> Result<Option<Delivered>, StoreError> {
     let lease = &doubt.lease;
     let connection = context.store.dispatch().await?;
-    let mut payloads = handling::payloads(&connection, &[lease.event_id]).await?;
+    let mut payloads = handling::payloads(&connection, &[lease.event_id])
+        .await?
+        .payloads;
     let payload = payloads.remove(&lease.event_id);
     Ok(match (&lease.event, payload) {
         (Some(event), Some(payload)) => {
@@ -240,9 +244,9 @@ async fn evidence(
 async fn ask(handler: &ActiveHandler, event: &Delivered) -> Known {
     match (&handler.outside, handler.on_unknown()) {
         (Some(outside), OnUnknown::Probe) => {
-            let found = external::probe(handler, outside, event).await;
+            let (found, told) = external::probe(handler, outside, event).await;
             telemetry::probed(&handler.spec.name, found.as_str());
-            Known::Asked(found)
+            Known::Asked(found, told)
         }
         _ => Known::Nothing,
     }
@@ -269,6 +273,9 @@ async fn decide(
             committed?;
             context.emitted.notify_one();
             report(handler, doubt, known.found(), decided.as_ref());
+            if handler.spec.operation.is_some() && decided.is_some() {
+                context.wake.operation_ended(doubt.lease.event_id);
+            }
             Ok(())
         }
         Err(NotSettled::Store(error)) => {
@@ -296,12 +303,17 @@ async fn decide_in(
     }
     let answered = match known {
         Known::Unsettled(_) => None,
-        Known::Nothing | Known::Asked(_) => evidence(transaction, doubt, &live).await?,
+        Known::Nothing | Known::Asked(..) => evidence(transaction, doubt, &live).await?,
     };
     let progress = doubt.lease.progress;
-    let of_evidence = |kept: &Evidence| of_evidence(kept, progress, &handler.spec.policy);
-    let (step, by) = match (answered.as_ref().and_then(of_evidence), known.found()) {
-        (Some(step), _) => (step, who(answered.as_ref())),
+    let of_evidence = |kept| of_evidence(kept, progress, &handler.spec.policy);
+    let told = match known {
+        Known::Asked(_, told) => told.clone(),
+        Known::Nothing | Known::Unsettled(_) => Told::default(),
+    };
+    let who = who(answered.as_ref());
+    let (step, by, told) = match (answered.and_then(of_evidence), known.found()) {
+        (Some((step, told)), _) => (step, who, told),
         // Another has asked since, and may have had it sent again: a "no" is of an earlier call then.
         (None, Some(Probed::Absent | Probed::Refused { .. }))
             if live.probe_token != Some(doubt.lease.token) =>
@@ -315,9 +327,9 @@ async fn decide_in(
                 landed: doubt.landed,
             };
             let step = probed(standing, found, &handler.spec.policy, &handler.spec.probes);
-            (step, DecidedBy::Probe)
+            (step, DecidedBy::Probe, told)
         }
-        (None, None) => (Step::Person, DecidedBy::Probe),
+        (None, None) => (Step::Person, DecidedBy::Probe, told),
     };
     let id = (
         doubt.lease.event_id,
@@ -331,19 +343,22 @@ async fn decide_in(
             reason,
             resource,
         } => {
-            settle_outside(transaction, handler, event, &step).await?;
+            let settled = settle_outside(transaction, handler, event, &step).await?;
+            let told = settled.or(told);
             if let (Ending::Succeeded, Some(event)) = (ending, event) {
                 newer::keep_applied(transaction, handler, &doubt.lease, &event.body).await?;
             }
-            let kept = answered
-                .as_ref()
-                .and_then(|kept| kept.external_id.as_deref());
-            let made = Made {
-                resource: resource.as_deref(),
-                external_id: kept,
-            };
             let row = (doubt.lease.event_id, doubt.lease.handler_id, &live);
-            uncertain::finish(transaction, row, *ending, by, reason.as_deref(), made).await?;
+            let response = handler.response(*ending, by, resource.as_deref(), &told);
+            let decided = Decided {
+                ending: *ending,
+                by,
+                reason: reason.as_deref(),
+                resource: resource.as_deref(),
+                external_id: told.external_id.as_deref(),
+                response: response.as_ref(),
+            };
+            uncertain::finish(transaction, row, &decided).await?;
             true
         }
         Step::Hold { reason } => {
@@ -366,17 +381,17 @@ async fn settle_outside(
     handler: &ActiveHandler,
     event: Option<&Delivered>,
     step: &Step,
-) -> Result<(), NotSettled> {
+) -> Result<Told, NotSettled> {
     let (Some(Outside::Code(code)), Some(event), Some(answer)) =
         (&handler.outside, event, answer_of(step))
     else {
-        return Ok(());
+        return Ok(Told::default());
     };
     let xact = locked::current_xact(transaction).await?;
     transaction.plan_as_configured().await?;
-    external::settle(transaction, handler, code, event, answer, &xact).await?;
+    let told = external::settle(transaction, handler, code, event, answer, &xact).await?;
     transaction.plan_by_index().await?;
-    Ok(())
+    Ok(told)
 }
 
 fn answer_of(step: &Step) -> Option<Answer> {
@@ -400,28 +415,33 @@ fn answer_of(step: &Step) -> Option<Answer> {
 /// Who decides by what is kept.
 fn who(kept: Option<&Evidence>) -> DecidedBy {
     match kept {
-        Some(Evidence { told: true, .. }) => DecidedBy::Webhook,
+        Some(Evidence { by_event: true, .. }) => DecidedBy::Webhook,
         _ => DecidedBy::Handler,
     }
 }
 
-fn of_evidence(evidence: &Evidence, progress: Progress, policy: &Policy) -> Option<Step> {
+fn of_evidence(evidence: Evidence, progress: Progress, policy: &Policy) -> Option<(Step, Told)> {
     let text = evidence.text.strip_prefix(LATE).unwrap_or(&evidence.text);
     let (ending, reason) = match evidence.answer.as_str() {
-        "succeeded" => (Ending::Succeeded, evidence.told.then(|| text.to_owned())),
+        "succeeded" => (
+            Ending::Succeeded,
+            evidence.by_event.then(|| text.to_owned()),
+        ),
         "failed" => (Ending::Failed, Some(text.to_owned())),
         "skipped" => (Ending::Skipped, Some(text.to_owned())),
         "dead" => {
             let reason = format!("permanent error: {text}");
-            return Some(domain::uncertain::dead(progress, policy, reason));
+            let step = domain::uncertain::dead(progress, policy, reason);
+            return Some((step, Told::default()));
         }
         _ => return None,
     };
-    Some(Step::Finish {
+    let step = Step::Finish {
         ending,
         reason,
-        resource: evidence.resource.clone(),
-    })
+        resource: evidence.resource,
+    };
+    Some((step, evidence.told))
 }
 
 /// The history's line about a question.
@@ -433,6 +453,8 @@ fn question(doubt: &Doubt, found: &Probed) -> NewAttempt {
         Probed::Absent if doubt.landed => "absent".to_owned(),
         Probed::Absent => "absent, but the call may still be under way".to_owned(),
         Probed::Unknown { why } => format!("cannot tell: {why}"),
+        // Taken apart where it was asked.
+        Probed::Telling(found, _) => found.as_str().to_owned(),
     };
     NewAttempt {
         event_id: lease.event_id,

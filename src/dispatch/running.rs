@@ -84,6 +84,12 @@ impl Running {
         }
     }
 
+    /// What stopped the handler's claims is over.
+    pub(super) fn go_on(&mut self, handler: i32) {
+        self.later.remove(&handler);
+        self.full.remove(&handler);
+    }
+
     /// Whether the handler's next events wait for the batch that is running.
     pub(super) fn waits(&self, handler: i32) -> bool {
         self.partial
@@ -91,7 +97,8 @@ impl Running {
             .is_some_and(|until| *until > Instant::now())
     }
 
-    pub(super) fn ended(&mut self, done: Result<(Id, ()), tokio::task::JoinError>) {
+    /// Of which handler a task has ended.
+    pub(super) fn ended(&mut self, done: Result<(Id, ()), tokio::task::JoinError>) -> Option<i32> {
         let id = match done {
             Ok((id, ())) => id,
             Err(error) => {
@@ -102,14 +109,14 @@ impl Running {
                 error.id()
             }
         };
-        if let Some(handler) = self.handler_of.remove(&id)
-            && let Some(count) = self.count.get_mut(&handler)
-        {
+        let handler = self.handler_of.remove(&id)?;
+        if let Some(count) = self.count.get_mut(&handler) {
             *count = count.saturating_sub(1);
             if self.full.remove(&handler) {
                 self.later.remove(&handler);
             }
         }
+        Some(handler)
     }
 
     pub(super) fn spawn(

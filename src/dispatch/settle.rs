@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use crate::domain::operation::Told;
 use crate::domain::{
     DecidedBy, Ending, OnUncertain, OnUnknown, Progress, Transition, Verdict, delivery::next,
 };
-use crate::store::StoreError;
 use crate::store::connection::Connection;
 use crate::store::delivery::{self, Ended, Held, Lease, NewAttempt, PutBack};
 use crate::store::latest::{self, Applied};
 use crate::store::locked::{self, Locked, Plans};
 use crate::store::transaction::{Limits, Transaction};
 use crate::store::uncertain::{self, LateAnswer};
+use crate::store::{StoreError, Wake};
 use crate::telemetry;
 
 use super::newer::Versioned;
@@ -83,7 +84,7 @@ impl Transitions {
         &mut self,
         handler: &ActiveHandler,
         lease: &Lease,
-        verdict: &Verdict,
+        (verdict, told): (&Verdict, &Told),
         began: Instant,
     ) {
         // Time passed since the claim counts too.
@@ -135,8 +136,11 @@ impl Transitions {
                 reason,
                 resource,
             } => self.ended.push(Ended {
+                response: handler.response(ending, DecidedBy::Handler, resource.as_deref(), told),
+                external_id: told.external_id.clone(),
                 event_id: lease.event_id,
                 handler_id: lease.handler_id,
+                run: lease.run,
                 token: lease.token,
                 ending,
                 reason,
@@ -174,7 +178,13 @@ impl Transitions {
 
     /// Keeps an answer that came after its lease was lost: the transition is refused, the
     /// evidence never is.
-    pub(super) fn evidence(&mut self, lease: &Lease, verdict: &Verdict, began: Instant) {
+    pub(super) fn evidence(
+        &mut self,
+        handler: &ActiveHandler,
+        lease: &Lease,
+        (verdict, told): (&Verdict, &Told),
+        began: Instant,
+    ) {
         let text = match verdict {
             Verdict::Done { .. } => "done",
             Verdict::Failed { reason: text }
@@ -199,9 +209,16 @@ impl Transitions {
             Verdict::Done { resource } => resource.clone(),
             _ => None,
         };
+        let answer = answer(verdict);
+        let by = DecidedBy::Handler;
+        let response = answer.and_then(|of| handler.response(of, by, resource.as_deref(), told));
         self.evidence = Some(LateAnswer {
             attempt,
-            answer: answer(verdict),
+            answer,
+            told: Told {
+                response,
+                external_id: told.external_id.clone(),
+            },
             resource,
         });
     }
@@ -244,8 +261,11 @@ impl Transitions {
     }
 
     /// Counts and logs what the committed transaction did.
-    pub(super) fn report(&self, handler: &ActiveHandler) {
+    pub(super) fn report(&self, wake: &Wake, handler: &ActiveHandler) {
         for ended in &self.ended {
+            if ended.response.is_some() {
+                wake.operation_ended(ended.event_id);
+            }
             telemetry::finished(&handler.spec.name, ended.ending);
             if ended.ending == Ending::Failed && matches!(handler.spec.kind, HandlerKind::Settle(_))
             {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::domain::Verdict;
+use crate::domain::operation::Told;
 use crate::store::StoreError;
+use crate::store::cap;
 use crate::store::delivery::{self, Lease, ReadBack};
 use crate::store::flow;
 use crate::store::lanes;
@@ -105,6 +107,7 @@ async fn batch_once(
         .await
         // No handler has run: nothing is lost, whatever went wrong.
         .map_err(Failure::NotBegun)?;
+    let mut stale = 0;
     let settled = async {
         let ours: Vec<&Lease> = locked.ours.iter().filter_map(|i| batch.get(*i)).collect();
         let mut transitions = Transitions::default();
@@ -115,13 +118,16 @@ async fn batch_once(
         let mut running = Vec::with_capacity(ours.len());
         let mut versions = Vec::with_capacity(ours.len());
         let guarded = newer::guard(&transaction, handler, &ours).await?;
+        stale = guarded.iter().filter(|g| g.is_stale()).count() as u64;
         for (lease, guarded) in ours.into_iter().zip(guarded) {
             match guarded {
                 Guarded::Run(versioned) => {
                     running.push(lease);
                     versions.push(versioned);
                 }
-                Guarded::Stale(verdict) => transitions.decide(handler, lease, &verdict, began),
+                Guarded::Stale(verdict) => {
+                    transitions.decide(handler, lease, (&verdict, &Told::default()), began);
+                }
                 Guarded::Later => rest.not_run.push(lease.clone()),
             }
         }
@@ -135,11 +141,11 @@ async fn batch_once(
         .await?;
         for ((lease, versioned), outcome) in running.into_iter().zip(versions).zip(ran) {
             match outcome {
-                run::Ran::Verdict(verdict) => {
+                run::Ran::Verdict(verdict, told) => {
                     if let (Verdict::Done { .. }, Some(versioned)) = (&verdict, &versioned) {
                         transitions.applied(handler, versioned);
                     }
-                    transitions.decide(handler, lease, &verdict, began);
+                    transitions.decide(handler, lease, (&verdict, &told), began);
                 }
                 run::Ran::Confirm => rest.confirm.push(lease.clone()),
                 run::Ran::NotRun => rest.not_run.push(lease.clone()),
@@ -153,13 +159,17 @@ async fn batch_once(
         );
         planned?;
         written?;
+        cap::give_back(&transaction, batch, stale).await?;
         Ok((transitions, rest))
     }
     .await;
     match settled {
         Ok((transitions, rest)) => {
             transaction.commit().await.map_err(Failure::Broken)?;
-            transitions.report(handler);
+            if stale > 0 {
+                context.flow.tokens_came_back(handler.id);
+            }
+            transitions.report(&context.wake, handler);
             Ok(rest)
         }
         Err(run::RunError::Store(error)) => {
@@ -274,11 +284,11 @@ async fn record_all(
                 settle::begin(&connection, handler, leases, Plans::Ours).await?;
             let mut transitions = Transitions::default();
             for lease in locked.ours.iter().filter_map(|i| leases.get(*i)) {
-                transitions.decide(handler, lease, verdict, began);
+                transitions.decide(handler, lease, (verdict, &Told::default()), began);
             }
             let written = transitions.write(handler, &transaction).await;
             transaction.end(written).await?;
-            transitions.report(handler);
+            transitions.report(&context.wake, handler);
             Ok(())
         }
         .await;
@@ -376,7 +386,13 @@ pub(super) async fn put_back(context: &Context, leases: &[Lease], back: Back<'_>
         }
         .await;
         match given {
-            Ok(_) => return,
+            Ok(_) => {
+                let limited = leases.iter().find(|lease| lease.rate_token.is_some());
+                if let Some(lease) = limited {
+                    context.flow.tokens_came_back(lease.handler_id);
+                }
+                return;
+            }
             Err(error) => {
                 tracing::debug!(error = %error, leases = leases.len(), "leases not given back yet");
                 tokio::time::sleep(PAUSE).await;

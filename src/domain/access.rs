@@ -43,15 +43,22 @@ impl Role {
 
     /// What a request needs, by method and decoded path. Whatever nobody thought of is a command, so a
     /// new route is never without a check.
-    pub fn needed(method: &str, path: &str) -> Self {
-        let submits = || {
-            path.strip_prefix("/v1/operations/")
-                .is_some_and(|operation| !operation.is_empty() && !operation.contains('/'))
-        };
+    ///
+    /// Any one of those that come back will do. Who may submit an operation may ask for its own; whose it
+    /// is, the route itself looks at.
+    pub fn needed(method: &str, path: &str) -> &'static [Self] {
+        let below = path
+            .strip_prefix("/v1/operations/")
+            .filter(|below| !below.is_empty());
+        let is_one = below.is_some_and(|below| !below.contains('/'));
+        let is_key = below
+            .and_then(|below| below.split_once('/'))
+            .is_some_and(|(operation, below)| !operation.is_empty() && below.starts_with("keys/"));
         match method {
-            "GET" | "HEAD" => Self::Read,
-            "POST" if submits() => Self::Submit,
-            _ => Self::Operate,
+            "GET" | "HEAD" if is_one || is_key => &[Self::Read, Self::Submit],
+            "GET" | "HEAD" => &[Self::Read],
+            "POST" if is_one => &[Self::Submit],
+            _ => &[Self::Operate],
         }
     }
 }
@@ -432,16 +439,29 @@ mod tests {
     #[test]
     fn whatever_is_not_known_to_be_less_is_a_command() {
         for (method, path, role) in [
-            ("GET", "/v1/events", Role::Read),
-            ("GET", "/metrics", Role::Read),
-            ("HEAD", "/v1/operations/pay", Role::Read),
-            ("POST", "/v1/operations/pay", Role::Submit),
-            ("POST", "/v1/operations/", Role::Operate),
-            ("POST", "/v1/operations/pay/keys/1/resolve", Role::Operate),
-            ("POST", "/v1/events/a/b/replay", Role::Operate),
-            ("PUT", "/v1/operations/pay", Role::Operate),
-            ("DELETE", "/anything", Role::Operate),
-            ("get", "/v1/events", Role::Operate),
+            ("GET", "/v1/events", &[Role::Read][..]),
+            ("GET", "/metrics", &[Role::Read]),
+            ("GET", "/v1/operations", &[Role::Read]),
+            ("GET", "/v1/operations/", &[Role::Read]),
+            ("HEAD", "/v1/operations/pay", &[Role::Read, Role::Submit]),
+            (
+                "GET",
+                "/v1/operations/pay/keys/a/b",
+                &[Role::Read, Role::Submit],
+            ),
+            ("GET", "/v1/operations/pay/other/a", &[Role::Read]),
+            ("GET", "/v1/operations//keys/a", &[Role::Read]),
+            ("POST", "/v1/operations/pay", &[Role::Submit]),
+            ("POST", "/v1/operations/", &[Role::Operate]),
+            (
+                "POST",
+                "/v1/operations/pay/keys/1/resolve",
+                &[Role::Operate],
+            ),
+            ("POST", "/v1/events/a/b/replay", &[Role::Operate]),
+            ("PUT", "/v1/operations/pay", &[Role::Operate]),
+            ("DELETE", "/anything", &[Role::Operate]),
+            ("get", "/v1/events", &[Role::Operate]),
         ] {
             assert_eq!(Role::needed(method, path), role, "{method} {path}");
         }

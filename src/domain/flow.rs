@@ -188,6 +188,29 @@ pub struct Allowed {
     pub wait: Option<Duration>,
 }
 
+/// Tokens as a claim has left them, for those of its leases under which nothing is begun.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Taken {
+    /// The rate that they are of.
+    pub rate: Rate,
+    /// What was left.
+    pub left: f64,
+    /// What had ever been given back before.
+    pub given_back: f64,
+}
+
+impl Taken {
+    /// How much of so many tokens comes back, the time since the claim and what was ever given back being as they are
+    /// now. As if they had never been taken: then the bucket would have been full earlier, and what flowed in since
+    /// would be lost. So no more than was free even if nobody else has taken anything, and a rate holds for what is
+    /// begun: with whole tokens a time would have what it saved twice.
+    pub fn back(&self, count: u16, since: Duration, given_back: f64) -> f64 {
+        let since = self.rate.refill() * since.as_secs_f64();
+        let most = self.left + since + (given_back - self.given_back).max(0.0);
+        f64::from(count).min(self.rate.depth() - most).max(0.0)
+    }
+}
+
 impl Cap {
     /// Whether there is anything to keep.
     pub fn is_none(&self) -> bool {
@@ -285,7 +308,87 @@ mod tests {
         moments
     }
 
+    /// Claims as in [`granted`], of which some begin nothing and give back after a while (ms); returns when each try
+    /// began.
+    fn begun(rate: Rate, steps: &[(u32, u16, Option<u32>)]) -> Vec<u64> {
+        let cap = Cap {
+            rate: Some(rate),
+            in_flight: None,
+        };
+        let millis = |from: u64, to: u64| Duration::from_millis(to - from);
+        let (mut tokens, mut at, mut given_back) = (0.0, None, 0.0);
+        let (mut now, mut moments) = (0_u64, Vec::new());
+        let mut out: Vec<(u64, u64, u16, Taken)> = Vec::new();
+        for (later, wanted, unbegun) in steps {
+            now += u64::from(*later);
+            out.sort_by_key(|(due, ..)| *due);
+            while let Some((due, claimed, count, taken)) = out.first().copied() {
+                if due > now {
+                    break;
+                }
+                let back = taken.back(count, millis(claimed, due), given_back);
+                tokens += back;
+                given_back += back;
+                out.remove(0);
+            }
+            let since = at.map_or(Duration::from_hours(1_000), |at| millis(at, now));
+            let standing = Standing {
+                leased: 0,
+                tokens,
+                since,
+            };
+            let allowed = cap.allows(*wanted, standing);
+            tokens = allowed.tokens - f64::from(allowed.count);
+            at = Some(now);
+            match unbegun {
+                Some(after) => {
+                    let taken = Taken {
+                        rate,
+                        left: tokens,
+                        given_back,
+                    };
+                    out.push((now + u64::from(*after), now, allowed.count, taken));
+                }
+                None => moments.extend(std::iter::repeat_n(now, usize::from(allowed.count))),
+            }
+        }
+        moments
+    }
+
+    #[test]
+    fn what_comes_back_at_once_comes_back_whole_and_what_was_saved_since_is_not_saved_twice() {
+        let taken = Taken {
+            rate: Rate {
+                count: 100,
+                per: Duration::from_secs(96),
+            },
+            left: 1.0,
+            given_back: 7.0,
+        };
+        // Five at the most, one a second.
+        let back =
+            |since_s: u64, given_back| taken.back(3, Duration::from_secs(since_s), given_back);
+        assert!((back(0, 7.0) - 3.0).abs() < 1e-9);
+        assert!((back(2, 7.0) - 2.0).abs() < 1e-9);
+        assert!((back(2, 8.0) - 1.0).abs() < 1e-9);
+        assert!(back(9, 7.0).abs() < 1e-9);
+    }
+
     proptest! {
+        // However claims come, and whatever of them is given back when, no window of `per` has more begun than `count`.
+        #[test]
+        fn no_window_of_a_rate_has_more_begun_whatever_is_given_back(
+            count in 1_u32..300, per_ms in 50_u64..5_000,
+            steps in prop::collection::vec((0_u32..400, 1_u16..100, prop::option::of(0_u32..2_000)), 1..120),
+        ) {
+            let rate = Rate { count, per: Duration::from_millis(per_ms) };
+            let moments = begun(rate, &steps);
+            for (first, from) in moments.iter().enumerate() {
+                let within = moments[first..].iter().take_while(|at| **at < from + per_ms).count();
+                prop_assert!(within <= count as usize, "{within} of {count} from {from} ms");
+            }
+        }
+
         #[test]
         fn a_split_is_whole_and_each_share_is_rounded_up_or_down(
             total in 0_u16..2_000, waiting in any::<[bool; 3]>(), draw in 0.0_f64..1.0

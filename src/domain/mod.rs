@@ -9,6 +9,7 @@ pub mod flow;
 pub mod json;
 pub mod lane;
 pub mod late;
+pub mod operation;
 pub mod outcome;
 pub mod refusal;
 pub mod retry;

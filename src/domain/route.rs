@@ -137,6 +137,24 @@ impl Routes {
     }
 }
 
+impl Routes {
+    /// The one way of an event to this handler, whatever patterns say: of an operation, which goes nowhere else.
+    pub fn only(
+        &self,
+        handler: i32,
+        source: &str,
+        event_type: Option<&str>,
+        event: LaneSource<'_>,
+    ) -> Vec<Route> {
+        let route = self.handlers.get(&handler).map(|taking| Route {
+            handler,
+            priority: taking.priorities.of(source, event_type),
+            lane: taking.lane.as_ref().and_then(|by| by.lane(event)),
+        });
+        route.into_iter().collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use super::operation::{Response, Told};
 use super::{Ending, OnDead, Policy, Progress};
 
 /// What becomes of a delivery whose call has no definite answer.
@@ -96,9 +97,44 @@ pub enum Probed {
         /// Why, for people.
         why: String,
     },
+    /// Another of these, and what the client of an operation is told beside it; see [`Probed::with_response`].
+    Telling(Box<Probed>, Told),
 }
 
 impl Probed {
+    /// With the response that the client of an operation gets: the bytes that the call itself was, or would
+    /// have been, answered with. It is stored with `Applied` and `Refused`.
+    #[must_use]
+    pub fn with_response(self, response: Response) -> Self {
+        let (found, told) = self.split();
+        let response = Some(response);
+        Self::Telling(Box::new(found), Told { response, ..told })
+    }
+
+    /// With the id that the outside world gave it: of an operation, part of its record.
+    #[must_use]
+    pub fn with_external_id(self, id: impl Into<String>) -> Self {
+        let (found, told) = self.split();
+        let external_id = Some(id.into());
+        Self::Telling(
+            Box::new(found),
+            Told {
+                external_id,
+                ..told
+            },
+        )
+    }
+
+    /// What was found itself, and what is told beside it.
+    pub(crate) fn split(mut self) -> (Self, Told) {
+        let mut told = Told::default();
+        while let Self::Telling(found, beside) = self {
+            told = told.or(beside);
+            self = *found;
+        }
+        (self, told)
+    }
+
     /// The word used in metrics and logs.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -106,6 +142,7 @@ impl Probed {
             Self::Refused { .. } => "refused",
             Self::Absent => "absent",
             Self::Unknown { .. } => "unknown",
+            Self::Telling(found, _) => found.as_str(),
         }
     }
 }
@@ -201,6 +238,7 @@ pub fn probed(
         Probed::Unknown { .. } => schedule
             .after(standing.probes)
             .map_or(Step::Person, Step::ProbeAt),
+        Probed::Telling(found, _) => probed(standing, found, policy, schedule),
     }
 }
 
@@ -292,6 +330,7 @@ mod tests {
             match &found {
                 Probed::Applied { .. } => prop_assert_eq!(ended, Some(Ending::Succeeded)),
                 Probed::Refused { .. } => prop_assert_eq!(ended, Some(Ending::Failed)),
+                Probed::Telling(..) => unreachable!("not drawn"),
                 Probed::Absent if landed => {
                     let holds = laned && strict && (spent || poison);
                     prop_assert_eq!(matches!(step, Step::Hold { .. }), holds);

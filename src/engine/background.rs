@@ -40,15 +40,24 @@ pub(super) async fn keep(store: Store) {
         tokio::time::sleep(pause).await;
         let made = store.make_partitions().await;
         let capped = store.cap_rejected().await;
-        pause = match (made, capped) {
-            (Ok(made), Ok(capped)) => {
-                if made > 0 || capped > 0 {
-                    tracing::info!(partitions = made, rejected_removed = capped, "keeper");
+        let purged = store.purge_responses().await;
+        pause = match (made, capped, purged) {
+            (Ok(made), Ok(capped), Ok(purged)) => {
+                if made > 0 || capped > 0 || purged > 0 {
+                    tracing::info!(
+                        partitions = made,
+                        rejected_removed = capped,
+                        responses_emptied = purged,
+                        "keeper"
+                    );
                 }
                 KEEPER_INTERVAL
             }
-            (made, capped) => {
-                for error in [made.err(), capped.err()].into_iter().flatten() {
+            (made, capped, purged) => {
+                for error in [made.err(), capped.err(), purged.err()]
+                    .into_iter()
+                    .flatten()
+                {
                     tracing::error!(error = %error, days_ahead = DAYS_AHEAD, "keeper failed; it tries again");
                 }
                 KEEPER_PAUSE
@@ -140,8 +149,14 @@ pub(super) async fn replay(store: Store, registry: Arc<Registry>, stored: Arc<No
 /// Reads the gauges.
 pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
     loop {
-        let known: Vec<i32> = registry.current().handlers.keys().copied().collect();
-        match store.gauges(&known).await {
+        let active = registry.current();
+        let known: Vec<i32> = active.handlers.keys().copied().collect();
+        let internal: Vec<i32> = super::internals(&active)
+            .sources
+            .iter()
+            .map(|(id, _)| *id)
+            .collect();
+        match store.gauges(&known, &internal).await {
             Ok(gauges) => {
                 telemetry::gauges(&gauges);
                 if gauges.unknown_handler > 0 && !known.is_empty() {
@@ -150,13 +165,44 @@ pub(super) async fn measure(store: Store, registry: Arc<Registry>) {
                         "deliveries wait for handlers that this node does not know"
                     );
                 }
+                if gauges.emitted_unknown_source > 0 && !internal.is_empty() {
+                    tracing::warn!(
+                        events = gauges.emitted_unknown_source,
+                        "emitted events wait for sources that this node does not know"
+                    );
+                }
                 if gauges.days_ahead < 2 {
                     tracing::error!(days = gauges.days_ahead, "partitions are about to run out");
                 }
             }
             Err(error) => tracing::warn!(error = %error, "gauges not read"),
         }
+        measure_operations(&store, &registry).await;
         tokio::time::sleep(GAUGE_INTERVAL).await;
+    }
+}
+
+/// What is open of each operation; zero where nothing is.
+async fn measure_operations(store: &Store, registry: &Registry) {
+    let active = registry.current();
+    let of_operations = active.handlers.values();
+    let of_operations = of_operations.filter(|handler| handler.spec.operation.is_some());
+    let names: Vec<(i32, &str)> = of_operations
+        .map(|handler| (handler.id, handler.spec.name.as_str()))
+        .collect();
+    if names.is_empty() {
+        return;
+    }
+    let ids: Vec<i32> = names.iter().map(|(id, _)| *id).collect();
+    match store.operation_gauges(&ids).await {
+        Ok(read) => {
+            for (id, name) in names {
+                let found = read.iter().find(|(handler, _)| *handler == id);
+                let gauges = found.map(|(_, gauges)| *gauges).unwrap_or_default();
+                telemetry::operation_gauges(name, &gauges);
+            }
+        }
+        Err(error) => tracing::warn!(error = %error, "gauges of operations not read"),
     }
 }
 
@@ -214,6 +260,7 @@ async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Wake) {
     let mut look = tokio::time::interval(SIGNAL_PAUSE);
     // Others are told of all commits of an interval at once; our own dispatcher at each.
     let mut untold = false;
+    let mut ended_untold = false;
     let mut quiet_until = Instant::now();
     while !line.is_closed() {
         tokio::select! {
@@ -221,10 +268,13 @@ async fn tell_and_hear(line: &Signal, stored: &Notify, wake: &Wake) {
                 wake.work();
                 untold = true;
             }
-            () = tokio::time::sleep_until(quiet_until), if untold => {
-                untold = false;
+            () = wake.operations_untold() => ended_untold = true,
+            () = tokio::time::sleep_until(quiet_until), if untold || ended_untold => {
                 quiet_until = Instant::now() + SIGNAL_INTERVAL;
-                if line.send().await.is_err() {
+                if std::mem::take(&mut untold) && line.send().await.is_err() {
+                    return;
+                }
+                if std::mem::take(&mut ended_untold) && line.send_ended().await.is_err() {
                     return;
                 }
             }

@@ -1,6 +1,9 @@
 //! The parts put together, for `serve` and for your own application.
 
+mod awaited;
 mod background;
+mod intent;
+mod operations;
 mod refusals;
 #[doc(hidden)]
 pub mod turns;
@@ -21,13 +24,18 @@ use crate::dispatch::{
 use crate::domain::{Digest, Refusal, Routes, Taking};
 use crate::ingest::relay::{self, Internals};
 use crate::ingest::{Ingest, IngestConfig, Receipt, Report, Submission, Unavailable, routes_of};
-use crate::provider::{self, Provider, SettingError, Source};
+use crate::provider::{self, Provider, SettingError, Source, internal};
 use crate::store::ledger::OtherDatabase;
 use crate::store::registry::{Name, SqlFunction};
 use crate::store::transaction::is_connection_error;
 use crate::store::{Store, StoreError, Wake};
 use crate::telemetry;
 
+pub use awaited::Waited;
+pub use intent::Reserved;
+pub use operations::ActiveOperation;
+
+use awaited::Awaited;
 use refusals::Refusals;
 
 /// How long a good answer of the readiness probe holds.
@@ -50,6 +58,9 @@ pub struct EngineConfig {
     pub ingest: IngestConfig,
     /// The dispatcher; `None` for a node that only receives.
     pub dispatch: Option<DispatchConfig>,
+    /// Clients of operations that may wait on this node at once; further ones are answered 202. `None`:
+    /// 10,000.
+    pub waiting: Option<usize>,
 }
 
 /// A source with its registry id.
@@ -122,6 +133,7 @@ struct Inner {
     registry: Arc<Registry>,
     flow: Arc<Flow>,
     wake: Arc<Wake>,
+    awaited: Arc<Awaited>,
     ingest: Ingest,
     refusals: Refusals,
     draining: AtomicBool,
@@ -166,6 +178,8 @@ impl Engine {
             Arc::clone(&stored),
         );
         let refusals = Refusals::start(store.clone());
+        let most = config.waiting.unwrap_or(awaited::WAITING_MAX);
+        let (awaited, for_waiting) = Awaited::start(&store, &wake, most);
         let mut background = vec![
             tokio::spawn(relay),
             tokio::spawn(background::keep(store.clone())),
@@ -178,6 +192,7 @@ impl Engine {
                 Arc::clone(&wake),
             )),
         ];
+        background.extend(for_waiting);
         if dispatcher.is_some() {
             let replay = background::replay(store.clone(), Arc::clone(&registry), stored);
             background.push(tokio::spawn(replay));
@@ -188,6 +203,7 @@ impl Engine {
             registry,
             flow,
             wake,
+            awaited,
             ingest,
             refusals,
             draining: AtomicBool::new(false),
@@ -236,7 +252,8 @@ impl Engine {
         mut submission: Submission,
     ) -> Result<Receipt, Unavailable> {
         let name = submission.source.name.clone();
-        submission.routes = routes_of(&from.active.routes, &submission);
+        let only = from.active.operations.get(&from.id).copied();
+        submission.routes = routes_of(&from.active.routes, &submission, only);
         for item in &mut submission.items {
             without_nul(&mut item.provider_id);
             without_nul(&mut item.event_type);
@@ -291,6 +308,7 @@ impl Engine {
     /// time, writes what is still queued.
     pub async fn shutdown(&self) {
         self.drain();
+        self.release_waiting();
         if let Some(dispatcher) = self.0.dispatcher.lock().await.take() {
             dispatcher.stop().await;
         }
@@ -354,7 +372,7 @@ fn without_nul(text: &mut Option<String>) {
 /// What the relay of emitted events needs of the current set.
 fn internals(active: &Active) -> Internals {
     let internal = |(id, source): &(i32, Arc<Source>)| {
-        (!source.provider.receives_requests()).then(|| (*id, Arc::clone(source)))
+        (source.provider.name() == internal::NAME).then(|| (*id, Arc::clone(source)))
     };
     Internals {
         sources: active.sources.values().filter_map(internal).collect(),
@@ -366,7 +384,7 @@ fn internals(active: &Active) -> Internals {
 async fn activate(
     store: &Store,
     http: &reqwest::Client,
-    sources: Vec<Source>,
+    mut sources: Vec<Source>,
     handlers: Vec<HandlerSpec>,
 ) -> Result<Active, EngineError> {
     let signer: Arc<dyn Provider> =
@@ -374,6 +392,17 @@ async fn activate(
     if let Some((handler, problem)) = rules::of_all(&handlers, signer.as_ref()) {
         return Err(EngineError::Handler { handler, problem });
     }
+    let (made, operations) = operations::of(&handlers, sources.len());
+    if let Some(taken) = made
+        .iter()
+        .find(|one| sources.iter().any(|s| s.name == one.name))
+    {
+        return Err(EngineError::Handler {
+            handler: taken.name.clone(),
+            problem: SpecError::NameTaken,
+        });
+    }
+    sources.extend(made);
     // Side by side: however many of their hosts do not answer, the start waits for one time-out.
     let reached = join_all(handlers.iter().map(reach)).await;
     let mut found = Vec::with_capacity(handlers.len());
@@ -404,7 +433,18 @@ async fn activate(
             on_unknown: Some(h.kind.on_unknown().as_str()),
         })
         .collect();
-    let (source_ids, handler_ids) = store.register(&source_names, &handler_names).await?;
+    let (source_ids, handler_ids, rules) = store
+        .register(&source_names, &handler_names, &operations)
+        .await?;
+    operations::with_rules(&mut sources, &operations, rules);
+    let serving = operations.iter().filter_map(|operation| {
+        let (source, handler) = (
+            source_ids.get(operation.source)?,
+            handler_ids.get(operation.handler)?,
+        );
+        Some((source.id, handler.id))
+    });
+    let serving = serving.collect();
 
     let routes = Routes::new(handlers.iter().zip(&handler_ids).map(|(spec, row)| {
         let taking = Taking {
@@ -446,6 +486,7 @@ async fn activate(
         sources,
         handlers,
         routes,
+        operations: serving,
     })
 }
 
@@ -483,7 +524,14 @@ async fn look_up(
             (None, None)
         }
         HandlerKind::Http(target) => {
-            let calls = Calls::new(http.clone(), target.clone(), Arc::clone(signer));
+            let calls = Calls::new(
+                http.clone(),
+                target.clone(),
+                Arc::clone(signer),
+                spec.operation
+                    .as_ref()
+                    .map(|operation| operation.headers.clone()),
+            );
             (None, Some(Outside::Http(Arc::new(calls))))
         }
         HandlerKind::External(code) => (None, Some(Outside::Code(Arc::clone(code)))),

@@ -67,6 +67,7 @@ impl Turns {
                 flow: Flow::new(),
                 stopping,
                 emitted: Arc::default(),
+                wake: Arc::default(),
             },
             _stop: Arc::new(stop),
         })
@@ -84,7 +85,8 @@ impl Turns {
             if let Some((id, _)) = active.sources.get(&submission.source.name) {
                 submission.source_id = *id;
             }
-            submission.routes = routes_of(&active.routes, submission);
+            let only = active.operations.get(&submission.source_id).copied();
+            submission.routes = routes_of(&active.routes, submission, only);
         }
         let batch: Vec<&Submission> = batch.iter().collect();
         ingest::write(&self.context.store, &batch).await

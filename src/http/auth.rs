@@ -137,7 +137,7 @@ pub(super) struct Access {
 enum Refused {
     Denied(Denied, Option<i64>),
     Misdirected,
-    Role(Role),
+    Role(&'static [Role]),
     Store(StoreError),
 }
 
@@ -169,7 +169,7 @@ impl Access {
             None => Caller::local(),
         };
         let needed = Role::needed(request.method().as_str(), path);
-        if caller.may(needed) {
+        if needed.iter().any(|role| caller.may(*role)) {
             Ok(caller)
         } else {
             Err(Refused::Role(needed))
@@ -265,7 +265,7 @@ impl Access {
             }
             Refused::Role(role) => {
                 telemetry::api_refused("role");
-                forbidden(*role).response()
+                forbidden(role).response()
             }
             Refused::Store(error) => events::failed(error),
         }
@@ -305,14 +305,19 @@ fn names_us(request: &HttpRequest, listening: SocketAddr) -> bool {
         && of_target.is_none_or(|target| access::is_own_host(target, listening))
 }
 
-fn forbidden(role: Role) -> Problem {
+fn forbidden(roles: &[Role]) -> Problem {
+    let first = roles.first().map_or("", |role| role.as_str());
+    let words: Vec<_> = roles
+        .iter()
+        .map(|role| format!("\"{}\"", role.as_str()))
+        .collect();
     Problem::with(
         StatusCode::FORBIDDEN,
         "forbidden",
         "Not with this token",
         format!(
-            "This needs a token with the role \"{}\"; `oncehook token create NAME --role {0}` makes one.",
-            role.as_str()
+            "This needs a token with the role {}; `oncehook token create NAME --role {first}` makes one.",
+            words.join(" or ")
         ),
     )
 }

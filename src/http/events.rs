@@ -1,7 +1,7 @@
 //! What people ask of the API listener: lists, one event's timeline, its bytes, a replay, a decision.
 //!
 //! A key goes into the path percent-encoded (`/` as `%2F`, `%` as `%25`). A `/` is also taken as
-//! it is, unless the key ends in `/raw`, `/replay` or `/resolve`.
+//! it is, unless the key ends in `/raw`, `/wait`, `/replay` or `/resolve`.
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -15,7 +15,7 @@ use crate::store::{ReplayRequest, Resolution, ResolveRequest, StoreError};
 use super::body::{self, Budget};
 use super::filter;
 use super::problem::Problem;
-use super::{early, incoming};
+use super::{early, incoming, wait};
 
 /// Longest body of a command.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
@@ -34,6 +34,11 @@ pub(super) fn routes(config: &mut web::ServiceConfig) {
         .service(
             web::resource("/v1/events/{source}/{key:.+}/raw")
                 .route(web::get().to(raw))
+                .default_service(web::to(only_get)),
+        )
+        .service(
+            web::resource("/v1/events/{source}/{key:.+}/wait")
+                .route(web::get().to(wait::wait))
                 .default_service(web::to(only_get)),
         )
         .service(web::resource("/v1/events/{source}/{key:.+}/replay").to(replay))
@@ -79,11 +84,11 @@ async fn raw(path: web::Path<(String, String)>, engine: web::Data<Engine>) -> Ht
 
 /// Whether the database can be asked at all: it knows no text with NUL, and no key beyond the
 /// longest.
-fn may_exist(source: &str, key: &str) -> bool {
+pub(super) fn may_exist(source: &str, key: &str) -> bool {
     !source.contains('\0') && EventKey::stored(key).is_ok()
 }
 
-const NO_EVENT: Problem = Problem::fixed(
+pub(super) const NO_EVENT: Problem = Problem::fixed(
     StatusCode::NOT_FOUND,
     "not-found",
     "Not found",
@@ -243,7 +248,7 @@ fn is_json(request: &HttpRequest) -> bool {
         .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-fn stopped_answer(cause: body::Cause) -> HttpResponse {
+pub(super) fn stopped_answer(cause: body::Cause) -> HttpResponse {
     match cause {
         body::Cause::Refused(refusal) => {
             let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
@@ -326,6 +331,13 @@ pub(super) fn failed(error: &StoreError) -> HttpResponse {
             "call-under-way",
             "A call may still be under way",
             text.clone(),
+        )
+        .response(),
+        StoreError::CountUnderWay => Problem::with(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "count-under-way",
+            "Runs are being counted",
+            error.to_string(),
         )
         .response(),
         StoreError::Refused(detail) => Problem::with(
@@ -415,6 +427,7 @@ mod tests {
         assert_eq!(status(&StoreError::Refused("still live".into())), 409);
         let (text, until) = ("under way".to_owned(), jiff::Timestamp::MAX);
         assert_eq!(status(&StoreError::CallUnderWay { text, until }), 409);
+        assert_eq!(status(&StoreError::CountUnderWay), 503);
         assert_eq!(status(&StoreError::Unavailable("refused".into())), 503);
         assert_eq!(status(&StoreError::NotDurable), 503);
     }

@@ -17,12 +17,16 @@ mod flow;
 mod health;
 mod inbox;
 mod incoming;
+mod operation_status;
+mod operations;
 mod problem;
 mod replays;
 mod server;
+mod wait;
 mod webhook;
 #[cfg(test)]
 mod wire_tests;
 
 pub use inbox::{Inbox, Limits, scope};
+pub use operation_status::{Answered, Ended, Status};
 pub use server::{Running, ServeConfig, ServeError, serve};

@@ -19,6 +19,8 @@ pub(super) struct Problem {
     code: &'static str,
     title: &'static str,
     detail: Cow<'static, str>,
+    /// Further members.
+    more: Vec<(&'static str, &'static str)>,
 }
 
 impl Problem {
@@ -54,6 +56,7 @@ impl Problem {
             code,
             title,
             detail: Cow::Borrowed(detail),
+            more: Vec::new(),
         }
     }
 
@@ -69,6 +72,21 @@ impl Problem {
             code,
             title,
             detail: Cow::Owned(detail),
+            more: Vec::new(),
+        }
+    }
+
+    /// With a further member.
+    pub(super) fn and(mut self, name: &'static str, word: &'static str) -> Self {
+        self.more.push((name, word));
+        self
+    }
+
+    /// With a further member, if there is something to say.
+    pub(super) fn and_some(self, name: &'static str, word: Option<&'static str>) -> Self {
+        match word {
+            Some(word) => self.and(name, word),
+            None => self,
         }
     }
 
@@ -133,12 +151,15 @@ impl Problem {
             title: &'a str,
             status: u16,
             detail: &'a str,
+            #[serde(flatten)]
+            more: std::collections::BTreeMap<&'a str, &'a str>,
         }
         let wire = Wire {
             r#type: format!("urn:oncehook:problem:{}", self.code),
             title: self.title,
             status: self.status.as_u16(),
             detail: &self.detail,
+            more: self.more.iter().copied().collect(),
         };
         // A struct of strings and a number always prints; an empty body would still be an answer.
         serde_json::to_string(&wire).unwrap_or_default()

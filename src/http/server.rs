@@ -14,6 +14,7 @@ use crate::store::StoreError;
 
 use super::auth::{self, Access};
 use super::inbox::{Inbox, Limits};
+use super::operations::{self, Desk};
 use super::{early, events, flow, health, replays};
 
 /// Worker threads of the public listener.
@@ -64,6 +65,7 @@ pub struct ServeConfig {
 /// Both listeners at work. Dropping it leaves them running; [`Running::stop`] ends them.
 #[derive(Debug)]
 pub struct Running {
+    engine: Engine,
     public: Listener,
     api: Listener,
 }
@@ -115,7 +117,8 @@ pub async fn serve(engine: Engine, config: ServeConfig) -> Result<Running, Serve
     };
     Ok(Running {
         public: public(config.public, engine.clone(), limits)?,
-        api: api(config.api, engine, access, config.metrics)?,
+        api: api(config.api, engine.clone(), access, limits, config.metrics)?,
+        engine,
     })
 }
 
@@ -133,10 +136,12 @@ fn api(
     address: SocketAddr,
     engine: Engine,
     access: Access,
+    limits: Limits,
     metrics: Option<PrometheusHandle>,
 ) -> io::Result<Listener> {
     let engine = web::Data::new(engine);
     let access = web::Data::new(access);
+    let desk = web::Data::new(Desk::new(limits));
     let metrics = metrics.map(web::Data::new);
     Listener::start(address, API_WORKERS, move |app| {
         // Whatever is not health is behind the guard, addresses that are none of ours too.
@@ -144,6 +149,7 @@ fn api(
             .wrap(middleware::from_fn(auth::guard))
             .configure(events::routes)
             .configure(flow::routes)
+            .configure(operations::routes)
             .configure(replays::routes);
         let guarded = match &metrics {
             Some(metrics) => guarded
@@ -153,6 +159,7 @@ fn api(
         };
         app.app_data(engine.clone())
             .app_data(access.clone())
+            .app_data(desk.clone())
             .configure(health::routes)
             .service(guarded.default_service(web::to(early::not_found)));
     })
@@ -232,8 +239,10 @@ impl Running {
     }
 
     /// Stops accepting, lets requests in flight finish, at most for `grace`. Webhooks whose
-    /// write has begun are stored even if their connection is cut.
+    /// write has begun are stored even if their connection is cut; clients that wait for an operation
+    /// are answered 202.
     pub async fn stop(self, grace: Duration) {
+        self.engine.release_waiting();
         tokio::join!(self.public.stop(grace), self.api.stop(grace));
     }
 }

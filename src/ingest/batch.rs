@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::domain::{Digest, EventKey, EventState, Item, Reading, Route};
+use crate::provider::operation::Operation;
 use crate::store::connection::Connection;
 use crate::store::ingest::{self, KnownKey, NewConflict, NewItem, NewReceipt, NewRequest};
 use crate::store::lanes::LaneOf;
+use crate::store::operation;
 use crate::store::transaction::{
     Transaction, is_connection_error, is_missing_partition, is_stale_session, is_transient,
 };
@@ -16,6 +18,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry;
 
 use super::judge::judge;
+use super::renew::renew;
 use super::{Fate, Origin, Receipt, Submission, Unavailable};
 
 /// Tries of a batch that meets a deadlock, a serialization failure or a lock time-out. Together
@@ -72,7 +75,11 @@ async fn divide(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
                 }
             },
             Err(error) => {
-                tracing::error!(error = %error, requests = part.len(), "batch not stored");
+                if emitted(part).len() == part.len() {
+                    tracing::warn!(error = %error, events = part.len(), "emitted events are not known to be stored; what is not comes again");
+                } else {
+                    tracing::error!(error = %error, requests = part.len(), "batch not stored");
+                }
                 answers.extend(part.iter().map(|_| Err(DATABASE)));
             }
         }
@@ -82,12 +89,23 @@ async fn divide(store: &Store, batch: &[&Submission]) -> Vec<Answer> {
 
 async fn with_retries(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, StoreError> {
     let mut tries = 0;
+    let mut unsure = None;
     loop {
         tries += 1;
         let error = match once(store, batch).await {
             Ok(receipts) => return Ok(receipts),
-            Err(error) => error,
+            Err(unstored) => {
+                unsure = unstored.unsure.or(unsure);
+                unstored.error
+            }
         };
+        if unsure.is_some()
+            && have_left(store, batch).await
+            && let Some(receipts) = unsure
+        {
+            tracing::info!(error = %error, events = batch.len(), "the reply to a COMMIT was lost; what was emitted is stored");
+            return Ok(receipts);
+        }
         let again =
             is_transient(&error) || is_missing_partition(&error) || is_stale_connection(&error);
         if !again || tries >= TRIES {
@@ -102,8 +120,40 @@ async fn with_retries(store: &Store, batch: &[&Submission]) -> Result<Vec<Receip
     }
 }
 
+/// Why a batch is not known to be stored.
+struct Unstored {
+    error: StoreError,
+    /// Its receipts, if its COMMIT may have gone through.
+    unsure: Option<Vec<Receipt>>,
+}
+
+impl From<StoreError> for Unstored {
+    fn from(error: StoreError) -> Self {
+        Self {
+            error,
+            unsure: None,
+        }
+    }
+}
+
+/// The places in the outbox of what was emitted.
+fn emitted(batch: &[&Submission]) -> Vec<i64> {
+    let place = |submission: &&Submission| match submission.origin {
+        Origin::Emitted { id, .. } => Some(id),
+        Origin::Request => None,
+    };
+    batch.iter().filter_map(place).collect()
+}
+
+/// Whether a whole batch has left the outbox, which it leaves in the transaction that stores it. A request
+/// leaves no such trace: its batch is written again, and finds itself.
+async fn have_left(store: &Store, batch: &[&Submission]) -> bool {
+    let ids = emitted(batch);
+    ids.len() == batch.len() && store.have_left_outbox(&ids).await.unwrap_or(false)
+}
+
 /// One transaction over the whole batch.
-async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, StoreError> {
+async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Unstored> {
     let connection = store.ingest().await?;
     let requests: Vec<NewRequest<'_>> = batch.iter().map(|s| new_request(s)).collect();
     let items: Vec<NewItem<'_>> = batch
@@ -113,7 +163,7 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             s.items
                 .iter()
                 .enumerate()
-                .map(move |(n, item)| new_item(request, item, s.routes.get(n), s.origin))
+                .map(move |(n, item)| new_item(request, item, s.routes.get(n), s))
         })
         .collect();
     if items.is_empty() {
@@ -123,18 +173,25 @@ async fn once(store: &Store, batch: &[&Submission]) -> Result<Vec<Receipt>, Stor
             .map(|_| Receipt { items: Vec::new() })
             .collect());
     }
-    let fates = reserve_and_record(&connection, batch, &requests, &items).await;
+    let written = reserve_and_record(&connection, batch, &requests, &items).await;
     // Also after an error: a COMMIT whose answer was lost may have gone through. No answer waits.
     store.recheck_lanes(lanes_of(&items));
-    let fates = fates?;
+    let (fates, committed) = written?;
     // The answers are built before this point; nothing below can fail.
     let mut fates = fates.into_iter();
-    Ok(batch
+    let receipts = batch
         .iter()
         .map(|s| Receipt {
             items: fates.by_ref().take(s.items.len()).collect(),
         })
-        .collect())
+        .collect();
+    match committed {
+        Ok(()) => Ok(receipts),
+        Err(error) => Err(Unstored {
+            unsure: is_connection_error(&error).then_some(receipts),
+            error,
+        }),
+    }
 }
 
 /// Where deliveries of a batch wait for their turn.
@@ -146,35 +203,36 @@ fn lanes_of(items: &[NewItem<'_>]) -> impl Iterator<Item = LaneOf> {
     })
 }
 
+/// Writes the batch; what became of each item, and what became of the COMMIT.
 async fn reserve_and_record(
     connection: &Connection,
     batch: &[&Submission],
     requests: &[NewRequest<'_>],
     items: &[NewItem<'_>],
-) -> Result<Vec<(Uuid, Fate)>, StoreError> {
+) -> Result<(Vec<(Uuid, Fate)>, Result<(), StoreError>), StoreError> {
     let (transaction, won) = ingest::reserve(connection, requests, items).await?;
     let recorded: Result<_, StoreError> = async {
-        let fates = settle_losers(&transaction, batch, items, &won).await?;
-        let emitted = batch
-            .iter()
-            .filter_map(|submission| match submission.origin {
-                Origin::Emitted { id, .. } => Some(id),
-                Origin::Request => None,
-            });
-        let emitted: Vec<i64> = emitted.collect();
+        let fates = settle_losers(&transaction, (batch, requests), items, &won).await?;
+        let emitted = emitted(batch);
         if !emitted.is_empty() {
             ingest::take_emitted(&transaction, &emitted).await?;
         }
         Ok(fates)
     }
     .await;
-    transaction.end(recorded).await
+    match recorded {
+        Ok(fates) => Ok((fates, transaction.commit().await)),
+        Err(error) => {
+            transaction.rollback(&error).await;
+            Err(error)
+        }
+    }
 }
 
 /// Reads the losers in a statement of their own, judges them, records receipts and conflicts.
 async fn settle_losers(
     transaction: &Transaction<'_>,
-    batch: &[&Submission],
+    (batch, requests): (&[&Submission], &[NewRequest<'_>]),
     items: &[NewItem<'_>],
     won: &[Option<Uuid>],
 ) -> Result<Vec<(Uuid, Fate)>, StoreError> {
@@ -198,11 +256,12 @@ async fn settle_losers(
             .collect();
         ingest::known(transaction, &keys).await?
     };
+    let renewed = renew(transaction, batch, requests, &losers, &known).await?;
 
     let mut fates = Vec::with_capacity(items.len());
     let mut receipts: HashMap<(Uuid, &str), i32> = HashMap::new();
     let mut conflicts = Vec::new();
-    let mut known = known.into_iter();
+    let mut known = known.into_iter().enumerate();
     for (item, won) in items.iter().zip(won) {
         if let Some(event_id) = won {
             fates.push((*event_id, Fate::New));
@@ -212,17 +271,21 @@ async fn settle_losers(
             continue;
         };
         // Gone between the two statements: the whole batch is tried once more.
-        let first = known.next().flatten().ok_or(StoreError::RowCount {
+        let gone = StoreError::RowCount {
             statement: "ingest_known",
             changed: 0,
             expected: 1,
-        })?;
-        let fate = judge(
-            &first,
-            item.item,
-            &submission.request.body,
-            submission.source.provider.as_ref(),
-        );
+        };
+        let Some((at, Some(first))) = known.next() else {
+            return Err(gone);
+        };
+        if let Some(event_id) = renewed.won(at) {
+            fates.push((event_id, Fate::New));
+            continue;
+        }
+        let now = renewed.named(submission.source_id, item.item.key.as_str());
+        let first = now.cloned().unwrap_or(first);
+        let fate = judged(transaction, submission, item.item, &first).await?;
         *receipts
             .entry((first.event_id, submission.request.secret_label.as_str()))
             .or_default() += 1;
@@ -246,6 +309,23 @@ async fn settle_losers(
     Ok(fates)
 }
 
+/// Duplicate or conflict. A rule that is newer than this node's configuration is read.
+async fn judged(
+    transaction: &Transaction<'_>,
+    submission: &Submission,
+    item: &Item,
+    first: &KnownKey,
+) -> Result<Fate, StoreError> {
+    let body = &submission.request.body;
+    let provider = submission.source.provider.as_ref();
+    if provider.knows_rule(first.digest_rule) {
+        return Ok(judge(first, item, body, provider));
+    }
+    let rules = operation::rules(transaction, submission.source_id).await?;
+    let stored = Operation::new(rules, 0, None);
+    Ok(judge(first, item, body, &stored))
+}
+
 fn new_request(submission: &Submission) -> NewRequest<'_> {
     let request = &submission.request;
     NewRequest {
@@ -265,7 +345,7 @@ fn new_item<'a>(
     request: usize,
     item: &'a Item,
     routes: Option<&'a Vec<Route>>,
-    origin: Origin,
+    submission: &Submission,
 ) -> NewItem<'a> {
     let routes: &[Route] = routes.map(Vec::as_slice).unwrap_or_default();
     let (state, routes): (_, &[Route]) = match item.reading {
@@ -278,7 +358,8 @@ fn new_item<'a>(
         request,
         item,
         state,
-        caused_by: match origin {
+        keep_key: submission.source.provider.keep_key(),
+        caused_by: match submission.origin {
             Origin::Request => None,
             Origin::Emitted { caused_by, .. } => caused_by,
         },

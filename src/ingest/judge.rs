@@ -87,6 +87,7 @@ mod tests {
                 raw_digest: stored.raw_digest,
                 canonical_digest: stored.canonical_digest,
                 digest_rule: stored.digest_rule,
+                expired: false,
             };
             let given = item(&source, rules.1, copy.as_bytes());
             let same = first == copy || (rules.0 == 1 && amounts.0 == amounts.1);

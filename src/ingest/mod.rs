@@ -7,6 +7,7 @@ mod batch;
 mod judge;
 mod queue;
 pub(crate) mod relay;
+mod renew;
 mod report;
 
 pub(crate) use batch::write;
@@ -102,19 +103,28 @@ pub struct Unavailable {
     pub reason: &'static str,
 }
 
-/// Which handlers take each item, and where it waits for its turn there.
-pub(crate) fn routes_of(routes: &Routes, submission: &Submission) -> Vec<Vec<Route>> {
+/// Which handlers take each item, and where it waits for its turn there. `only`: the one that takes all of
+/// them, of an operation.
+pub(crate) fn routes_of(
+    routes: &Routes,
+    submission: &Submission,
+    only: Option<i32>,
+) -> Vec<Vec<Route>> {
     let body = &submission.request.body;
+    let name = &submission.source.name;
     let of = |item: &Item| match item.reading {
-        Reading::Event => routes.of(
-            &submission.source.name,
-            item.event_type.as_deref(),
-            LaneSource {
+        Reading::Event => {
+            let event = LaneSource {
                 entity: item.entity.as_deref(),
                 account: item.account.as_deref(),
                 body: body.get(item.range.clone()).unwrap_or_default(),
-            },
-        ),
+            };
+            let event_type = item.event_type.as_deref();
+            match only {
+                Some(handler) => routes.only(handler, name, event_type, event),
+                None => routes.of(name, event_type, event),
+            }
+        }
         Reading::Unreadable(_) | Reading::Ignored(_) => Vec::new(),
     };
     submission.items.iter().map(of).collect()

@@ -117,6 +117,6 @@ fn submission(emitted: Emitted, known: &Internals) -> Option<Submission> {
             caused_by: emitted.caused_by,
         },
     };
-    submission.routes = routes_of(&known.routes, &submission);
+    submission.routes = routes_of(&known.routes, &submission, None);
     Some(submission)
 }

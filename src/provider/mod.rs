@@ -12,6 +12,7 @@
 //! | `hmac` | a table entry made of the source's own options |
 //! | `adyen` | the one that needs code: signatures inside the items |
 //! | `internal` | events emitted in the database: no sender |
+//! | `operation` | intents under keys that clients of our own API chose |
 //! | `compare` | the only comparison of signatures |
 
 mod adyen;
@@ -25,6 +26,7 @@ mod hmac;
 pub(crate) mod internal;
 mod key;
 mod mac;
+pub(crate) mod operation;
 mod options;
 mod presets;
 mod reading;
@@ -155,6 +157,21 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// Whether its events come by HTTP. Those of an internal source are emitted in the database.
     fn receives_requests(&self) -> bool {
         true
+    }
+
+    /// The rule that digests are made under now, where it is one of the source's own.
+    fn present_rule(&self) -> i16 {
+        0
+    }
+
+    /// Whether [`Provider::comparable`] knows the rule. One of an operation may be newer than this node.
+    fn knows_rule(&self, _rule: i16) -> bool {
+        true
+    }
+
+    /// How long a key names its first event, from when that was first seen; `None`: for ever.
+    fn keep_key(&self) -> Option<std::time::Duration> {
+        None
     }
 
     /// Whether its events tell live from test, so that a source can accept one of them only.

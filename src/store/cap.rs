@@ -7,16 +7,19 @@ use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
-use crate::domain::flow::{Allowed, Standing};
+use crate::domain::flow::{Allowed, Standing, Taken};
 
 use super::StoreError;
 use super::connection::Connection;
 use super::delivery::{self, Lease, Quota};
-use super::transaction::{Limits, Transaction, expect_rows};
+use super::transaction::{Limits, Params, Transaction, expect_rows};
 
 const LOCK: &str = include_str!("sql/cap_lock.sql");
 const STANDING: &str = include_str!("sql/cap_standing.sql");
 const SPEND: &str = include_str!("sql/cap_spend.sql");
+const WAIT: &str = include_str!("sql/cap_wait.sql");
+const GIVEN_BACK: &str = include_str!("sql/cap_given_back.sql");
+const GIVE_BACK: &str = include_str!("sql/cap_give_back.sql");
 
 /// Which rows are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +62,15 @@ pub(crate) enum Why {
 struct Granted {
     quota: Quota,
     allowed: Allowed,
+    at: SystemTime,
+    given_back: f64,
+}
+
+/// A token that a lease has taken of its handler's rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Token {
+    taken: Taken,
+    /// The claim's moment, by the database's clock.
     at: SystemTime,
 }
 
@@ -112,7 +124,7 @@ async fn within(
         Wanted::Due => delivery::claim_within(transaction, &quotas).await?,
         Wanted::Suspect => delivery::claim_suspect_within(transaction, &quotas).await?,
     };
-    spend(transaction, &granted, &capped.leases).await?;
+    spend(transaction, &granted, &mut capped.leases).await?;
     Ok(capped)
 }
 
@@ -181,24 +193,40 @@ fn granted(row: &Row, quotas: &[Quota]) -> Option<Granted> {
         quota,
         allowed: quota.cap.allows(quota.count, standing),
         at: row.get("at"),
+        given_back: row.get("given_back"),
     })
 }
 
-/// Writes what is left of the rates.
+/// Writes what is left of the rates, and notes at the leases what they have taken.
 async fn spend(
     transaction: &Transaction<'_>,
     granted: &[Granted],
-    leases: &[Lease],
+    leases: &mut [Lease],
 ) -> Result<(), StoreError> {
     let (mut ids, mut tokens, mut moments) = (Vec::new(), Vec::new(), Vec::new());
-    for grant in granted.iter().filter(|g| g.quota.cap.rate.is_some()) {
+    for grant in granted {
+        let Some(rate) = grant.quota.cap.rate else {
+            continue;
+        };
         let id = grant.quota.handler_id;
-        let taken = leases.iter().filter(|lease| lease.handler_id == id).count();
-        if taken > 0 {
-            ids.push(id);
-            tokens.push(grant.allowed.tokens - f64::from(u16::try_from(taken).unwrap_or(u16::MAX)));
-            moments.push(grant.at);
+        let of_it = |lease: &&mut Lease| lease.handler_id == id;
+        let taken = leases.iter_mut().filter(of_it).count();
+        if taken == 0 {
+            continue;
         }
+        let left = grant.allowed.tokens - f64::from(u16::try_from(taken).unwrap_or(u16::MAX));
+        let taken = Taken {
+            rate,
+            left,
+            given_back: grant.given_back,
+        };
+        let at = grant.at;
+        for lease in leases.iter_mut().filter(of_it) {
+            lease.rate_token = Some(Token { taken, at });
+        }
+        ids.push(id);
+        tokens.push(left);
+        moments.push(at);
     }
     if ids.is_empty() {
         return Ok(());
@@ -207,4 +235,54 @@ async fn spend(
         .execute(SPEND, &[&ids, &tokens, &moments])
         .await?;
     expect_rows("cap_spend", written, ids.len())
+}
+
+/// Runs a statement that puts leases back under which nothing was begun, and gives their tokens back with them.
+pub(super) async fn put_back(
+    connection: &Connection,
+    leases: &[Lease],
+    statement: &'static str,
+    params: Params<'_>,
+) -> Result<u64, StoreError> {
+    if leases.iter().all(|lease| lease.rate_token.is_none()) {
+        return connection.execute_alone(statement, params).await;
+    }
+    let transaction = Transaction::begin(connection, Limits::SHORT).await?;
+    let done = async {
+        let back = transaction.execute(statement, params).await?;
+        give_back(&transaction, leases, back).await?;
+        Ok(back)
+    }
+    .await;
+    transaction.end(done).await
+}
+
+/// Gives the tokens of so many of these leases back, which are of one claim: nothing was begun under them, and this
+/// transaction ends them or puts them back.
+pub(crate) async fn give_back(
+    transaction: &Transaction<'_>,
+    leases: &[Lease],
+    count: u64,
+) -> Result<(), StoreError> {
+    let Some((id, token)) = leases
+        .iter()
+        .find_map(|l| Some((l.handler_id, l.rate_token?)))
+    else {
+        return Ok(());
+    };
+    if count == 0 {
+        return Ok(());
+    }
+    // The time that has passed is asked for when the lock is held: a claim may hold it for a while, and write nothing.
+    let locked = transaction.query(WAIT, &[&id]).await?;
+    expect_rows("cap_wait", locked.len() as u64, 1)?;
+    let rows = transaction.query(GIVEN_BACK, &[&id, &token.at]).await?;
+    let Some(row) = rows.first() else {
+        return expect_rows("cap_given_back", 0, 1);
+    };
+    let since = Duration::try_from_secs_f64(row.get("since")).unwrap_or_default();
+    let count = u16::try_from(count).unwrap_or(u16::MAX);
+    let back = token.taken.back(count, since, row.get("given_back"));
+    let written = transaction.execute(GIVE_BACK, &[&id, &back]).await?;
+    expect_rows("cap_give_back", written, 1)
 }

@@ -8,12 +8,15 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::domain::operation::Response;
 use crate::domain::{ByPriority, Cap, DecidedBy, Ending, EventKey, Priority, Progress, flow};
 
 use super::StoreError;
+use super::cap::{self, Token};
 use super::connection::Connection;
 use super::lanes;
-use super::transaction::{Transaction, expect_rows};
+use super::response::{self, NewResponse};
+use super::transaction::{Params, Transaction, expect_rows};
 use super::uncertain;
 
 const CLAIM: &str = include_str!("sql/delivery_claim.sql");
@@ -44,6 +47,8 @@ pub(crate) struct Lease {
     pub(crate) progress: Progress,
     /// The lane whose head it is.
     pub(crate) lane: Option<String>,
+    /// What it has taken of its handler's rate, where it has one and the claim was here.
+    pub(crate) rate_token: Option<Token>,
     /// `None` when the event row is gone: then nothing can be run.
     pub(crate) event: Option<LeasedEvent>,
 }
@@ -137,11 +142,16 @@ impl Shares {
 pub(crate) struct Ended {
     pub(crate) event_id: Uuid,
     pub(crate) handler_id: i32,
+    pub(crate) run: i16,
     pub(crate) token: Uuid,
     pub(crate) ending: Ending,
     pub(crate) reason: Option<String>,
     pub(crate) resource: Option<String>,
     pub(crate) attempts: i32,
+    /// The id that the outside world gave it.
+    pub(crate) external_id: Option<String>,
+    /// What the client of an operation is answered.
+    pub(crate) response: Option<Response>,
     /// The lane in which the next one follows.
     pub(crate) lane: Option<String>,
     /// For the log line after the commit.
@@ -330,6 +340,7 @@ pub(super) fn lease(row: &Row) -> Lease {
         priority: Priority::stored(row.get("priority")),
         progress: progress(row),
         lane: row.get("lane"),
+        rate_token: None,
         event: key.map(|key| LeasedEvent {
             source_id: row.get("source_id"),
             key,
@@ -383,15 +394,33 @@ pub(crate) async fn finish(
     let reasons: Vec<Option<&str>> = ended.iter().map(|e| e.reason.as_deref()).collect();
     let resources: Vec<Option<&str>> = ended.iter().map(|e| e.resource.as_deref()).collect();
     let attempts: Vec<i32> = ended.iter().map(|e| e.attempts).collect();
+    let external_ids: Vec<Option<&str>> = ended.iter().map(|e| e.external_id.as_deref()).collect();
     let changed = transaction
         .execute(
             FINISH,
             &[
-                &events, &handlers, &tokens, &results, &decided, &reasons, &resources, &attempts,
+                &events,
+                &handlers,
+                &tokens,
+                &results,
+                &decided,
+                &reasons,
+                &resources,
+                &attempts,
+                &external_ids,
             ],
         )
         .await?;
     expect_rows("delivery_finish", changed, ended.len())?;
+    let responses = ended.iter().filter_map(|e| {
+        Some(NewResponse {
+            event_id: e.event_id,
+            handler_id: e.handler_id,
+            run: e.run,
+            response: e.response.as_ref()?,
+        })
+    });
+    response::write(transaction, &responses.collect::<Vec<_>>()).await?;
     let lanes = ended.iter().map(|e| (e.handler_id, e.lane.as_deref()));
     lanes::promote_next(transaction, lanes).await
 }
@@ -484,7 +513,7 @@ pub(crate) async fn suspect(
         == 1)
 }
 
-/// Gives leases back that were not started. Those settled or lost meanwhile are left alone.
+/// Gives leases of one claim back that were not started, and their tokens. Those settled or lost meanwhile are left alone.
 pub(crate) async fn give_back(
     connection: &Connection,
     leases: &[Lease],
@@ -492,12 +521,11 @@ pub(crate) async fn give_back(
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
     let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
     let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
-    connection
-        .execute_alone(GIVE_BACK, &[&events, &handlers, &tokens])
-        .await
+    let params: Params<'_> = &[&events, &handlers, &tokens];
+    cap::put_back(connection, leases, GIVE_BACK, params).await
 }
 
-/// Puts repetitions back that have to wait, each for its time. Those lost meanwhile are left alone.
+/// Puts leases of one claim back that have to wait, each for its time, and their tokens. Those lost meanwhile are left alone.
 pub(crate) async fn defer(
     connection: &Connection,
     leases: &[Lease],
@@ -507,9 +535,8 @@ pub(crate) async fn defer(
     let handlers: Vec<i32> = leases.iter().map(|l| l.handler_id).collect();
     let tokens: Vec<Uuid> = leases.iter().map(|l| l.token).collect();
     let delays: Vec<f64> = delays.iter().map(Duration::as_secs_f64).collect();
-    connection
-        .execute_alone(DEFER, &[&events, &handlers, &tokens, &delays])
-        .await
+    let params: Params<'_> = &[&events, &handlers, &tokens, &delays];
+    cap::put_back(connection, leases, DEFER, params).await
 }
 
 /// Leases past their end with the time they were held, locked for the transaction. `event` is
@@ -538,6 +565,7 @@ pub(crate) async fn expired(
                 priority: Priority::stored(row.get("priority")),
                 progress: progress(row),
                 lane: row.get("lane"),
+                rate_token: None,
                 event: None,
             };
             (

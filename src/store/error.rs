@@ -57,6 +57,12 @@ pub enum StoreError {
         /// When no such call can be under way any more.
         until: Timestamp,
     },
+    /// Runs are being counted already, and there is one count at a time.
+    #[error(
+        "a count of finished runs is under way on this node, and there is one at a time. Ask again when it has ended, which takes ten \
+         minutes at the most; a later `since` makes it short. `oncehook replay --all` without --yes counts in a process of its own"
+    )]
+    CountUnderWay,
     /// A rule forbids it; the text says which and what to do.
     #[error("{0}")]
     Refused(String),

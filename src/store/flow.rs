@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::connection::Connection;
 use super::delivery::Lease;
 use super::query::time_opt;
-use super::transaction::{Limits, Transaction};
-use super::{Store, StoreError, audit};
+use super::transaction::{Limits, Params, Transaction};
+use super::{Store, StoreError, audit, cap};
 
 const SWITCHES: &str = include_str!("sql/flow_switches.sql");
 const HANDLER_PAUSE: &str = include_str!("sql/handler_pause.sql");
@@ -70,6 +70,10 @@ pub struct HandlerInfo {
     pub due: i64,
     /// Deliveries that are under way; counted up to 10,000.
     pub leased: i64,
+    /// Deliveries whose call has an unknown result; counted up to 10,000.
+    pub uncertain: i64,
+    /// Deliveries that wait for a person, and their lanes with them; counted up to 10,000.
+    pub held: i64,
 }
 
 /// A source as it stands.
@@ -199,6 +203,8 @@ impl Store {
             paused: paused(row, ""),
             due: row.get("due"),
             leased: row.get("leased"),
+            uncertain: row.get("uncertain"),
+            held: row.get("held"),
         };
         Ok(rows.iter().map(handler).collect())
     }
@@ -255,9 +261,8 @@ pub(crate) async fn set_aside(
         .iter()
         .map(|l| l.event.as_ref().map(|event| event.source_id))
         .collect();
-    connection
-        .execute_alone(ASIDE, &[&events, &handlers, &tokens, &sources])
-        .await
+    let params: Params<'_> = &[&events, &handlers, &tokens, &sources];
+    cap::put_back(connection, leases, ASIDE, params).await
 }
 
 /// Sets suspects aside whose sources are paused.

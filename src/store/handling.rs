@@ -7,12 +7,18 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::domain::operation::Told;
+
 use super::StoreError;
 use super::connection::Connection;
 use super::delivery::Lease;
-use super::transaction::Transaction;
+use super::operation;
+use super::transaction::{Transaction, expect_rows};
 
 const RUN_SQL: &str = include_str!("sql/delivery_run_sql.sql");
+/// SQLSTATE of the loop for an event whose payload is gone. A function may raise it too; then an object is named, if
+/// only by an empty text.
+const PAYLOAD_GONE: &str = "OH404";
 const PAYLOADS: &str = include_str!("sql/event_payloads.sql");
 
 /// The payload handlers outside SQL get.
@@ -41,7 +47,10 @@ impl Payload {
 pub(crate) struct SqlAnswer {
     /// Index into the batch.
     pub(crate) index: usize,
-    pub(crate) result: Result<Option<serde_json::Value>, SqlFailure>,
+    /// `None`: the payload is gone, and nothing was called.
+    pub(crate) result: Option<Result<Option<serde_json::Value>, SqlFailure>>,
+    /// What it says of the response to an operation.
+    pub(crate) told: Told,
 }
 
 /// The exception of one `sql` handler call.
@@ -95,6 +104,8 @@ pub(crate) struct SqlCall<'a> {
     pub(crate) answers: bool,
     /// Handler time after which no further delivery is begun.
     pub(crate) budget: Duration,
+    /// Whether it serves an operation.
+    pub(crate) responds: bool,
 }
 
 /// Runs a `sql` handler over locked leases; those not returned were not run.
@@ -121,59 +132,83 @@ pub(crate) async fn run_sql(
                 &effect_keys,
                 &sources,
                 &budget,
+                &call.responds,
             ],
         )
         .await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let no: i32 = row.get(0);
-            let index = usize::try_from(no).ok()?.checked_sub(1)?;
-            let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
-            let result = match row.get::<_, Option<String>>(2) {
-                None => Ok(row.get(1)),
-                Some(code) => Err(SqlFailure {
-                    code,
-                    message: text(3),
-                    object: text(4),
-                    line: text(5),
-                }),
-            };
-            Some(SqlAnswer { index, result })
-        })
-        .collect())
+    let mut answers = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let no: i32 = row.get(0);
+        let Some(index) = usize::try_from(no).ok().and_then(|no| no.checked_sub(1)) else {
+            continue;
+        };
+        let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
+        let object: Option<String> = row.get(4);
+        let result = match row.get::<_, Option<String>>(2) {
+            None => Some(Ok(row.get(1))),
+            Some(code) if code == PAYLOAD_GONE && object.is_none() => None,
+            Some(code) => Some(Err(SqlFailure {
+                code,
+                message: text(3),
+                object: object.unwrap_or_default(),
+                line: text(5),
+            })),
+        };
+        let told = Told {
+            response: operation::response(row)?,
+            external_id: row.get("external_id"),
+        };
+        answers.push(SqlAnswer {
+            index,
+            result,
+            told,
+        });
+    }
+    Ok(answers)
 }
 
-/// The payloads of events, keyed by event id; those dropped are absent.
-pub(crate) async fn payloads(
-    connection: &Connection,
-    events: &[Uuid],
-) -> Result<HashMap<Uuid, Payload>, StoreError> {
-    Ok(by_event(
-        &connection.query_alone(PAYLOADS, &[&events]).await?,
-    ))
+/// Bytes of bodies that are read at once, unless the first one alone has more.
+const PART: i64 = 4 << 20;
+
+/// The payloads of the first of some events.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// By event id; those dropped are absent.
+    pub(crate) payloads: HashMap<Uuid, Payload>,
+    /// How many of the events these are, at least one.
+    pub(crate) read: usize,
+}
+
+/// The payloads of as many of the events as are read at once; the rest is asked for again.
+pub(crate) async fn payloads(connection: &Connection, events: &[Uuid]) -> Result<Part, StoreError> {
+    let rows = connection.query_alone(PAYLOADS, &[&events, &PART]).await?;
+    part(&rows, events)
 }
 
 /// The same inside a transaction.
 pub(crate) async fn payloads_within(
     transaction: &Transaction<'_>,
     events: &[Uuid],
-) -> Result<HashMap<Uuid, Payload>, StoreError> {
-    Ok(by_event(&transaction.query(PAYLOADS, &[&events]).await?))
+) -> Result<Part, StoreError> {
+    let rows = transaction.query(PAYLOADS, &[&events, &PART]).await?;
+    part(&rows, events)
 }
 
-fn by_event(rows: &[Row]) -> HashMap<Uuid, Payload> {
-    rows.iter()
-        .map(|row| {
-            (
-                row.get(0),
-                Payload {
-                    received_at: Timestamp::try_from(row.get::<_, SystemTime>(1))
-                        .unwrap_or(Timestamp::UNIX_EPOCH),
-                    body: row.get(2),
-                    headers: row.get(3),
-                },
-            )
-        })
-        .collect()
+fn part(rows: &[Row], events: &[Uuid]) -> Result<Part, StoreError> {
+    if rows.is_empty() && !events.is_empty() {
+        expect_rows("event_payloads", 0, 1)?;
+    }
+    let payload = |row: &Row| {
+        let payload = Payload {
+            received_at: Timestamp::try_from(row.get::<_, Option<SystemTime>>(1)?)
+                .unwrap_or(Timestamp::UNIX_EPOCH),
+            body: row.get(2),
+            headers: row.get(3),
+        };
+        Some((row.get(0), payload))
+    };
+    Ok(Part {
+        payloads: rows.iter().filter_map(payload).collect(),
+        read: rows.len(),
+    })
 }

@@ -30,9 +30,15 @@ impl Store {
     }
 
     /// Reads the numbers.
-    pub(crate) async fn gauges(&self, known_handlers: &[i32]) -> Result<Gauges, StoreError> {
+    pub(crate) async fn gauges(
+        &self,
+        known_handlers: &[i32],
+        known_internal: &[i32],
+    ) -> Result<Gauges, StoreError> {
         let connection = self.admin().await?;
-        let rows = connection.query_alone(GAUGES, &[&known_handlers]).await?;
+        let rows = connection
+            .query_alone(GAUGES, &[&known_handlers, &known_internal])
+            .await?;
         let row = rows
             .first()
             .ok_or_else(|| StoreError::Unavailable("the gauges came without a row".into()))?;
@@ -50,6 +56,8 @@ impl Store {
             uncertain: row.get(10),
             uncertain_for_people: row.get(11),
             uncertain_oldest_s: row.get(12),
+            emitted_oldest_s: row.get(13),
+            emitted_unknown_source: row.get(14),
         })
     }
 }

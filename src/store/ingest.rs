@@ -2,7 +2,7 @@
 //! statement, record what was known.
 
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -13,6 +13,8 @@ use super::connection::Connection;
 use super::transaction::{Limits, Transaction, expect_rows};
 
 const RESERVE: &str = include_str!("sql/ingest_reserve.sql");
+const RENEW_LOCK: &str = include_str!("sql/ingest_renew_lock.sql");
+const RENEW: &str = include_str!("sql/ingest_renew.sql");
 const KNOWN: &str = include_str!("sql/ingest_known.sql");
 const EMITTED_STORED: &str = include_str!("sql/emitted_stored.sql");
 const RECEIPTS: &str = include_str!("sql/ingest_receipts.sql");
@@ -42,6 +44,8 @@ pub(crate) struct NewItem<'a> {
     pub(crate) state: Option<(EventState, Option<&'a str>)>,
     /// The event whose handler emitted it.
     pub(crate) caused_by: Option<Uuid>,
+    /// How long its key names it; `None`: for ever.
+    pub(crate) keep_key: Option<Duration>,
     /// Handlers it is fanned out to; empty when it has a fixed state.
     pub(crate) routes: &'a [Route],
 }
@@ -53,6 +57,8 @@ pub(crate) struct KnownKey {
     pub(crate) raw_digest: Digest,
     pub(crate) canonical_digest: Option<Digest>,
     pub(crate) digest_rule: i16,
+    /// Its time is over, by the database's clock: it may name another event.
+    pub(crate) expired: bool,
 }
 
 /// A further copy of a known event.
@@ -175,7 +181,12 @@ pub(crate) async fn reserve<'c, 'a>(
 
     let i_cause: Vec<Option<Uuid>> = items.iter().map(|i| i.caused_by).collect();
 
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 33] = [
+    let i_keep: Vec<Option<f64>> = items
+        .iter()
+        .map(|i| i.keep_key.map(|k| k.as_secs_f64()))
+        .collect();
+
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 34] = [
         &r_no,
         &r_source,
         &r_body,
@@ -209,6 +220,7 @@ pub(crate) async fn reserve<'c, 'a>(
         &f_lane,
         &i_cause,
         &f_priority,
+        &i_keep,
     ];
     // Sent back to back: one round trip. A statement behind a failed BEGIN text fails too.
     let (transaction, rows) = tokio::join!(
@@ -243,6 +255,58 @@ pub(crate) async fn take_emitted(
     expect_rows("emitted_stored", taken, ids.len())
 }
 
+/// Has an expired key name this item in place of `old`, and stores it; `None`: another was quicker, or something
+/// of the old event is open.
+pub(crate) async fn renew(
+    transaction: &Transaction<'_>,
+    request: &NewRequest<'_>,
+    new: &NewItem<'_>,
+    old: Uuid,
+) -> Result<Option<Uuid>, StoreError> {
+    let (source, key) = (request.source_id, new.item.key.as_str());
+    let locked = transaction
+        .query(RENEW_LOCK, &[&source, &key, &old])
+        .await?;
+    if locked.is_empty() {
+        return Ok(None);
+    }
+    let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let handlers: Vec<i32> = new.routes.iter().map(|route| route.handler).collect();
+    let lanes = new.routes.iter().map(|r| r.lane.as_ref().map(Lane::as_str));
+    let lanes: Vec<Option<&str>> = lanes.collect();
+    let priorities: Vec<i16> = new.routes.iter().map(|r| r.priority.number()).collect();
+    let raw = new.item.raw_digest.as_bytes().as_slice();
+    let canonical = new.item.canonical_digest.as_ref();
+    let rows = transaction
+        .query(
+            RENEW,
+            &[
+                &source,
+                &key,
+                &old,
+                &raw,
+                &canonical.map(|digest| digest.as_bytes().as_slice()),
+                &new.item.digest_rule,
+                &new.keep_key.map(|time| time.as_secs_f64()),
+                &request.body,
+                &request.headers,
+                &request.method,
+                &request.path,
+                &request.query,
+                &request.peer.map(|peer| peer.to_string()),
+                &request.secret_label,
+                &request.correlation_id,
+                &number(new.item.range.start),
+                &number(new.item.range.len()),
+                &handlers,
+                &lanes,
+                &priorities,
+            ],
+        )
+        .await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}
+
 /// Reads the losers; `None` for a key that is gone again, which must be reserved once more.
 pub(crate) async fn known(
     transaction: &Transaction<'_>,
@@ -267,6 +331,7 @@ pub(crate) async fn known(
                 raw_digest,
                 canonical_digest: digest(3),
                 digest_rule: row.get(4),
+                expired: row.get::<_, Option<bool>>(5).unwrap_or(false),
             });
         }
     }

@@ -35,17 +35,31 @@ pub(crate) async fn lock(
     Ok(rows.iter().filter_map(applied).collect())
 }
 
-/// The newest version applied to an object.
+/// How an object stands before a call about it.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// The newest version that was applied.
+    pub(crate) version: Option<String>,
+    /// Another call about it is out, or its result is not known.
+    pub(crate) under_way: bool,
+}
+
+/// Looks before the call of an event at a handler; `lane` is where its object's events wait for each other.
 pub(crate) async fn read(
     connection: &Connection,
-    handler_id: i32,
+    (handler_id, event_id): (i32, Uuid),
     entity: &str,
     read_from: &str,
-) -> Result<Option<String>, StoreError> {
+    lane: Option<&str>,
+) -> Result<Standing, StoreError> {
     let rows = connection
-        .query_alone(READ, &[&handler_id, &entity, &read_from])
+        .query_by_index(READ, &[&handler_id, &entity, &read_from, &event_id, &lane])
         .await?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+    expect_rows("latest_read", rows.len() as u64, 1)?;
+    Ok(Standing {
+        version: rows.first().and_then(|row| row.get("version")),
+        under_way: rows.first().is_some_and(|row| row.get("under_way")),
+    })
 }
 
 /// Keeps what was applied; at most one event per object.

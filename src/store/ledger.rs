@@ -28,13 +28,13 @@ const ANSWER: &str = include_str!("sql/ledger_answer.sql");
 /// What the URL is called in errors.
 const KEY: &str = "handler.database";
 
-/// Of an answer only the members that mean something leave the server, as in `delivery_run_sql`.
+/// Of an answer only the members that mean something leave the server, as in `delivery_run_sql`. Its type goes with
+/// it: a function that was replaced may return another one than was looked up, and an answer that is not read is none.
 const READ_ANSWER: &str = "\
     SELECT CASE WHEN jsonb_typeof(answer) = 'object' THEN
              (SELECT jsonb_object_agg(key, CASE WHEN jsonb_typeof(value) IN ('object', 'array') THEN '[]' ELSE value END)
                 FROM jsonb_each(answer) WHERE key IN ('result', 'reason', 'resource', 'after_s'))
-           END";
-const NO_ANSWER: &str = "SELECT NULL::jsonb";
+           END, returns";
 const EVENT: &str = "ROW($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)::oncehook.delivered";
 
 /// How a handler's URL connects. Nothing is expected of a session, so a pooler may lend another one for each
@@ -224,6 +224,15 @@ pub(crate) enum Claimed {
     Applied(Option<Value>),
 }
 
+/// What the function gave.
+#[derive(Debug)]
+pub(crate) enum Returned {
+    /// Its answer; none of one that returns nothing.
+    Answer(Option<Value>),
+    /// A value of a type that is no answer.
+    OfType(String),
+}
+
 /// Begins a transaction in the handler's database with the effect key's row of the ledger.
 pub(crate) async fn begin<'c>(
     connection: &'c Connection,
@@ -254,14 +263,13 @@ pub(crate) async fn run(
     transaction: &Transaction<'_>,
     function: &SqlFunction,
     event: &SqlEvent<'_>,
-) -> Result<Option<Value>, StoreError> {
+) -> Result<Returned, StoreError> {
     let client = transaction.connection().client();
-    let read = if function.answers {
-        READ_ANSWER
-    } else {
-        NO_ANSWER
-    };
-    let text = format!("{read} FROM {}({EVENT}) AS called(answer)", function.call);
+    let text = format!(
+        "{READ_ANSWER} FROM (SELECT to_jsonb(value) AS answer, pg_typeof(value)::text AS returns \
+                               FROM {}({EVENT}) AS called(value)) AS given",
+        function.call
+    );
     let moment = |at: Timestamp| SystemTime::try_from(at).ok();
     let occurred_at = event.occurred_at.and_then(moment);
     let received_at = moment(event.received_at);
@@ -289,7 +297,13 @@ pub(crate) async fn run(
     planned?;
     let rows = rows?;
     checked?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+    Ok(match rows.first() {
+        Some(row) => match row.get(1) {
+            "jsonb" | "void" => Returned::Answer(row.get(0)),
+            other => Returned::OfType(other.to_owned()),
+        },
+        None => Returned::Answer(None),
+    })
 }
 
 /// Keeps the answer beside the effect; COMMIT comes next.

@@ -4,6 +4,7 @@
 //! take a connection or a transaction and return domain types; rows stay inside. No transaction
 //! lives across a network call.
 
+mod again;
 pub(crate) mod audit;
 pub mod bulk;
 pub(crate) mod cap;
@@ -21,7 +22,10 @@ pub(crate) mod latest;
 pub mod ledger;
 pub(crate) mod locked;
 pub mod migrate;
+mod missing;
 mod names;
+pub(crate) mod operation;
+pub(crate) mod operation_gauges;
 pub(crate) mod outbox;
 mod pooling;
 pub mod query;
@@ -29,6 +33,7 @@ pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;
 mod resolve;
+pub(crate) mod response;
 pub mod sample;
 mod settings;
 mod signal;
@@ -43,12 +48,15 @@ mod work;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 pub use error::StoreError;
+pub use missing::{MissingOrder, MissingPage};
+pub use operation::OperationFilter;
 pub use replay::ReplayRequest;
 pub use resolve::{Resolution, ResolveRequest};
 pub use settings::Settings;
+pub use signal::OperationEnd;
 pub(crate) use signal::{Signal, Wake};
 pub(crate) use token::Found as FoundToken;
 pub use token::{MadeToken, NewToken, TokenInfo};
@@ -62,6 +70,8 @@ use names::Names;
 const INGEST_CONNECTIONS: usize = 3;
 /// Connections for replays, registry and house-keeping.
 const ADMIN_CONNECTIONS: usize = 4;
+/// Connections for what clients of operations wait for.
+const WAITING_CONNECTIONS: usize = 2;
 /// Connections for what people ask.
 const QUERY_CONNECTIONS: usize = 3;
 
@@ -79,12 +89,16 @@ struct Pools {
     lanes: Pending,
     /// Set when it was looked.
     pooling_fits: OnceCell<()>,
+    /// One count of a bulk replay at a time.
+    count: Semaphore,
     /// Apart, so that handlers and queries never make an acknowledgement wait.
     ingest: Pool,
     dispatch: Pool,
     admin: Pool,
     /// Apart from house-keeping: what people ask may be slow.
     queries: Pool,
+    /// Apart from both: lists never keep those waiting who ask how their operation ended.
+    waiting: Pool,
 }
 
 impl Store {
@@ -106,9 +120,11 @@ impl Store {
             dispatch: pool(dispatch_connections + 1, Some(&names))?,
             admin: pool(ADMIN_CONNECTIONS, None)?,
             queries: pool(QUERY_CONNECTIONS, None)?,
+            waiting: pool(WAITING_CONNECTIONS, None)?,
             names,
             lanes: Pending::default(),
             pooling_fits: OnceCell::new(),
+            count: Semaphore::new(1),
             settings,
             runtime,
         })))
@@ -124,6 +140,10 @@ impl Store {
 
     pub(crate) async fn queries(&self) -> Result<Lent, StoreError> {
         self.0.queries.get().await
+    }
+
+    pub(crate) async fn waiting(&self) -> Result<Lent, StoreError> {
+        self.0.waiting.get().await
     }
 
     pub(crate) async fn admin(&self) -> Result<Lent, StoreError> {

@@ -5,9 +5,11 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError};
 
 const CLAIM: &str = include_str!("sql/emitted_claim.sql");
+const LEFT: &str = include_str!("sql/emitted_left.sql");
 
 /// Emitted events taken at once.
 const BATCH: i64 = 100;
@@ -65,6 +67,18 @@ impl Store {
             .collect();
         emitted.sort_unstable_by_key(|event| event.id);
         Ok(emitted)
+    }
+
+    /// Whether none of these is in the outbox any more, once nobody is taking one of them out.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]; nothing is known then.
+    pub(crate) async fn have_left_outbox(&self, ids: &[i64]) -> Result<bool, StoreError> {
+        let connection = self.ingest().await?;
+        let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
+        let left = transaction.query(LEFT, &[&ids]).await;
+        Ok(transaction.end(left).await?.is_empty())
     }
 
     /// Whether a claim takes as much as it may, so that more may be waiting.

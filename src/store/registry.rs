@@ -2,9 +2,13 @@
 
 use tokio_postgres::Row;
 
+use crate::domain::operation::Response;
+use crate::domain::{DecidedBy, Ending};
+
 use super::connection::Connection;
+use super::operation::{self, NewOperation, Rules};
 use super::transaction::{Limits, Transaction, is_stale_session};
-use super::{Store, StoreError, audit};
+use super::{Store, StoreError, audit, response};
 
 const SOURCE: &str = include_str!("sql/source_register.sql");
 const SOURCE_RENAME: &str = include_str!("sql/source_rename.sql");
@@ -43,12 +47,13 @@ pub(crate) struct SqlFunction {
 }
 
 impl Store {
-    /// Registers sources and handlers in one transaction: all names or none.
+    /// Registers sources, handlers and operations in one transaction: all or none.
     pub(crate) async fn register(
         &self,
         sources: &[Name<'_>],
         handlers: &[Name<'_>],
-    ) -> Result<(Vec<Registered>, Vec<Registered>), StoreError> {
+        operations: &[NewOperation],
+    ) -> Result<(Vec<Registered>, Vec<Registered>, Vec<Rules>), StoreError> {
         let connection = self.admin().await?;
         // Nodes that start at once wait for one another.
         let limits = Limits {
@@ -67,12 +72,14 @@ impl Store {
                 .await?;
             let sources = register_sources(&transaction, sources).await?;
             let handlers = register_handlers(&transaction, handlers).await?;
-            Ok((sources, handlers))
+            let names = (sources.as_slice(), handlers.as_slice());
+            let rules = operation::register(&transaction, operations, names).await?;
+            Ok((sources, handlers, rules))
         }
         .await;
-        let (sources, handlers) = transaction.end(done).await?;
+        let (sources, handlers, rules) = transaction.end(done).await?;
         self.0.names.add(&sources, &handlers);
-        Ok((sources, handlers))
+        Ok((sources, handlers, rules))
     }
 
     /// Whether the server behind a connection of administration, which new names are registered by
@@ -146,15 +153,19 @@ impl Store {
         let transaction = Transaction::begin(&connection, limits).await?;
         let done = async {
             let rows = transaction
-                .query("SELECT id, retired_at IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
+                .query("SELECT id, retired_at IS NOT NULL, operation_of IS NOT NULL FROM oncehook.handler WHERE name = $1 FOR UPDATE", &[&handler])
                 .await?;
-            let Some((id, retired)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1))) else {
+            let Some((id, retired, serves)) = rows.first().map(|row| (row.get::<_, i32>(0), row.get::<_, bool>(1), row.get::<_, bool>(2))) else {
                 return Err(StoreError::NotFound(format!("there is no handler {handler:?}")));
             };
             transaction
                 .execute("UPDATE oncehook.handler SET retired_at = now() WHERE id = $1 AND retired_at IS NULL", &[&id])
                 .await?;
-            let cancelled = transaction.execute(RETIRE, &[&id, &reason]).await?;
+            let made_up = serves.then(|| Response::made_up(handler, Ending::Cancelled, DecidedBy::Operator, None, None));
+            let answer = made_up.as_ref();
+            let status = answer.map(|answer| i32::from(answer.status));
+            let (headers, body) = (answer.map(response::headers), answer.map(|answer| answer.body.as_ref()));
+            let cancelled = transaction.execute(RETIRE, &[&id, &reason, &status, &headers, &body]).await?;
             // A node that had not reloaded yet may have fanned out to it since: once more is right
             // as long as there is something to cancel.
             if retired && cancelled == 0 {

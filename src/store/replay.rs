@@ -1,35 +1,29 @@
 //! New runs by command: explicit, reasoned, audited; never implicit.
 
-use jiff::Timestamp;
-use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
+
+use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::domain::{EffectKey, EventKey, Lane, LaneBy, LaneSource, OnUnknown, Pattern};
+use crate::domain::operation::Response;
+use crate::domain::{DecidedBy, EffectKey, Ending, Lane, LaneBy, LaneSource, OnUnknown};
 
+use super::again::{self, LATER_INTENT};
 use super::lanes::LaneOf;
 use super::query::Replayed;
 use super::registry::Registered;
+use super::response::{self, NewResponse};
 use super::transaction::{Limits, Transaction};
 use super::uncertain::{self, Live};
 use super::{Store, StoreError, audit};
 
-const OPEN: &str = include_str!("sql/replay_open.sql");
+pub(super) const OPEN: &str = include_str!("sql/replay_open.sql");
 const HELD_LOCK: &str = include_str!("sql/replay_held_lock.sql");
 const HELD: &str = include_str!("sql/replay_held.sql");
-const LAST: &str = include_str!("sql/replay_last.sql");
-const ARM: &str = include_str!("sql/replay_arm.sql");
-const MISSING: &str = include_str!("sql/replay_missing.sql");
-const MISSING_FINISHED: &str = include_str!("sql/replay_missing_finished.sql");
+pub(super) const LAST: &str = include_str!("sql/replay_last.sql");
+pub(super) const ARM: &str = include_str!("sql/replay_arm.sql");
 const STORED: &str = include_str!("sql/replay_stored.sql");
-const MISSING_INSERT: &str = include_str!("sql/replay_missing_insert.sql");
-
-/// Events looked at per transaction of [`Store::replay_missing`].
-const PAGE: i64 = 1_000;
-
-/// Bodies in memory at once while lanes are read from them.
-const BODIES: usize = 20;
 
 /// One replay as asked for.
 #[derive(Debug, Clone)]
@@ -106,10 +100,13 @@ impl Store {
                 found.key, request.source, request.handler
             )
         };
-        let expired = || {
-            let text = "the payload was dropped, it cannot run again";
-            StoreError::PayloadExpired(format!("{}: {text}", pair()))
-        };
+        if handler.operation.is_some()
+            && again::hold_key(transaction, found.event_id)
+                .await?
+                .is_none()
+        {
+            return Err(StoreError::Refused(format!("{}: {LATER_INTENT}", pair())));
+        }
         let held = transaction
             .query(HELD_LOCK, &[&found.event_id, &handler.registered.id])
             .await?;
@@ -117,15 +114,16 @@ impl Store {
             let (run, generation): (i16, i16) = (row.get(0), row.get(1));
             let event = (found.event_id, run);
             held_may_begin_anew(transaction, request, &handler, event, &pair()).await?;
+            let next = number_after(run, &pair())?;
             if stored_event(transaction, &[found.event_id])
                 .await?
                 .is_empty()
             {
-                return Err(expired());
+                return Err(expired(&pair()));
             }
-            begin_anew(transaction, found.event_id, handler.registered.id).await?;
+            begin_anew(transaction, &handler, found.event_id, run).await?;
             let opened = Opened {
-                run: run.saturating_add(1),
+                run: next,
                 generation,
                 after: "held",
             };
@@ -154,25 +152,17 @@ impl Store {
                 request.handler
             )));
         };
-        let (run, generation, result): (i16, i16, &str) = (last.get(0), last.get(1), last.get(2));
-        expected(request, run)
+        expected(request, last.get("run"))
             .map_err(|text| StoreError::Refused(format!("{}: {text}", pair())))?;
-        none_under_way(last, &pair())?;
-        if !request.force {
-            none_applied(last, &handler, &pair())?;
-        }
-        let Some(stored) = stored_event(transaction, &[found.event_id]).await?.pop() else {
-            return Err(expired());
+        let stored = stored_event(transaction, &[found.event_id]).await?.pop();
+        let again = Again {
+            force: request.force,
+            may_repeat: may_repeat(handler.on_unknown.as_deref()),
+            stored: stored.is_some(),
+            pair: &pair(),
         };
-        let lane = handler.lane(&stored);
-        let generation = if result == "succeeded" {
-            generation.saturating_add(1)
-        } else {
-            generation
-        };
-        let run = run.checked_add(1).ok_or_else(|| {
-            StoreError::Refused(format!("{}: run {run} is the last there can be", pair()))
-        })?;
+        let (run, generation) = next_run(last, &again)?;
+        let lane = stored.as_ref().and_then(|event| handler.lane(event));
         let armed = transaction
             .execute(
                 ARM,
@@ -189,111 +179,10 @@ impl Store {
         let opened = Opened {
             run,
             generation,
-            after: result,
+            after: last.get("result"),
         };
         let replayed = record(transaction, request, found, &handler, &opened, bulk).await?;
         Ok((replayed, lane.map(|lane| handler.place(&lane))))
-    }
-
-    /// First runs for events received since `since` that match the handler's patterns and never
-    /// had a delivery for it (the handler was added later). With `dry_run` only lists them.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::NotFound`] for an unknown handler; what was made before an error stays.
-    pub async fn replay_missing(
-        &self,
-        handler: &str,
-        patterns: &[Pattern],
-        since: Timestamp,
-        dry_run: bool,
-        reason: &str,
-        actor: &str,
-    ) -> Result<Vec<Replayed>, StoreError> {
-        if reason.trim().is_empty() && !dry_run {
-            return Err(StoreError::Refused(
-                "a reason is required: it goes into the audit".into(),
-            ));
-        }
-        let since = SystemTime::try_from(since).map_err(|_| {
-            StoreError::Refused("that time lies outside what PostgreSQL can hold".into())
-        })?;
-        let mut after = Uuid::nil();
-        let mut replayed = Vec::new();
-        loop {
-            let connection = self.admin().await?;
-            let transaction = Transaction::begin(&connection, Limits::SHORT).await?;
-            let mut lanes = Vec::new();
-            let page = async {
-                let handler_row = handler_by_name(&transaction, handler).await?;
-                let rows = transaction
-                    .query(
-                        MISSING,
-                        &[&handler_row.registered.id, &since, &after, &PAGE],
-                    )
-                    .await?;
-                let matching: Vec<_> = rows
-                    .iter()
-                    .filter(|row| {
-                        let event_type: Option<&str> = row.get(4);
-                        patterns.iter().any(|p| p.takes(row.get(1), event_type))
-                    })
-                    .collect();
-                let ids: Vec<Uuid> = matching.iter().map(|row| row.get(0)).collect();
-                let made = if dry_run {
-                    ids.iter().copied().collect()
-                } else {
-                    first_runs(&transaction, &handler_row, &ids, &mut lanes).await?
-                };
-                let mut listed = Vec::new();
-                for row in matching
-                    .into_iter()
-                    .filter(|row| made.contains(&row.get(0)))
-                {
-                    let (id, source, first): (Uuid, &str, &str) =
-                        (row.get(0), row.get(1), row.get(2));
-                    let key = EventKey::stored(row.get::<_, &str>(3))
-                        .map_err(|e| StoreError::NotFound(e.to_string()))?;
-                    if !dry_run {
-                        audit::record(
-                            &transaction,
-                            actor,
-                            "event.replay.missing",
-                            &id.to_string(),
-                            Some(reason),
-                            None,
-                            &serde_json::json!({ "handler": handler, "run": 1 }),
-                        )
-                        .await?;
-                    }
-                    listed.push(Replayed {
-                        source: source.to_owned(),
-                        effect_key: EffectKey::derive(
-                            first,
-                            &key,
-                            &handler_row.registered.first_name,
-                            0,
-                        )
-                        .as_str()
-                        .to_owned(),
-                        key: key.as_str().to_owned(),
-                        handler: handler.to_owned(),
-                        run: 1,
-                    });
-                }
-                Ok((listed, rows.last().map(|row| row.get::<_, Uuid>(0))))
-            }
-            .await;
-            let ended = transaction.end(page).await;
-            drop(connection);
-            self.look_at(&lanes).await;
-            let (listed, last) = ended?;
-            replayed.extend(listed);
-            match last {
-                Some(id) => after = id,
-                None => return Ok(replayed),
-            }
-        }
     }
 }
 
@@ -313,6 +202,86 @@ fn expected(request: &ReplayRequest, run: i16) -> Result<(), String> {
     Ok(())
 }
 
+/// What is asked of a finished run.
+struct Again<'a> {
+    force: bool,
+    /// A second call under one effect key is harmless.
+    may_repeat: bool,
+    /// Its payload is still there.
+    stored: bool,
+    /// Event and handler, for people.
+    pair: &'a str,
+}
+
+/// Number and generation of the run after a finished one, or why there is none now. These rules stand here
+/// only: for whoever orders a replay, and for whoever is told that one can be ordered.
+fn next_run(last: &Row, again: &Again<'_>) -> Result<(i16, i16), StoreError> {
+    let (run, generation, result): (i16, i16, &str) = (last.get(0), last.get(1), last.get(2));
+    none_under_way(last, again.pair)?;
+    if !again.force {
+        none_applied(last, again)?;
+    }
+    if !again.stored {
+        return Err(expired(again.pair));
+    }
+    let generation = if result == "succeeded" {
+        generation.saturating_add(1)
+    } else {
+        generation
+    };
+    Ok((number_after(run, again.pair)?, generation))
+}
+
+/// The number of the run after this one.
+pub(super) fn number_after(run: i16, pair: &str) -> Result<i16, StoreError> {
+    run.checked_add(1).ok_or_else(|| {
+        StoreError::Refused(format!(
+            "{pair}: run {run} is the last there can be, it cannot run again"
+        ))
+    })
+}
+
+fn expired(pair: &str) -> StoreError {
+    StoreError::PayloadExpired(format!(
+        "{pair}: the payload was dropped, it cannot run again"
+    ))
+}
+
+/// A finished run, and what is known of its handler.
+#[derive(Debug)]
+pub(super) struct Finished<'a> {
+    pub(super) event_id: Uuid,
+    pub(super) handler_id: i32,
+    pub(super) handler: &'a str,
+    pub(super) retired: bool,
+    pub(super) on_unknown: Option<&'a str>,
+    /// Its payload is still there.
+    pub(super) stored: bool,
+    /// Event and handler, for people.
+    pub(super) pair: String,
+}
+
+/// Why a replay without force would be refused at this moment. `None`: it would open a run, unless one is live.
+pub(super) async fn refusal(
+    transaction: &Transaction<'_>,
+    finished: &Finished<'_>,
+) -> Result<Option<String>, StoreError> {
+    if let Err(refused) = not_retired(finished.handler, finished.retired) {
+        return Ok(Some(refused.to_string()));
+    }
+    let rows = transaction
+        .query(LAST, &[&finished.event_id, &finished.handler_id])
+        .await?;
+    let again = Again {
+        force: false,
+        may_repeat: may_repeat(finished.on_unknown),
+        stored: finished.stored,
+        pair: &finished.pair,
+    };
+    let refused = rows.first().and_then(|last| next_run(last, &again).err());
+    Ok(refused.map(|error| error.to_string()))
+}
+
 /// Refuses while a call of which nobody knows how it ended may be under way.
 fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
     let Some(at) = last.get::<_, Option<SystemTime>>("under_way") else {
@@ -327,7 +296,8 @@ fn none_under_way(last: &Row, pair: &str) -> Result<(), StoreError> {
 }
 
 /// Refuses what has succeeded, and what a late answer says was done, whatever a person had made of it before.
-fn none_applied(last: &Row, handler: &Handler, pair: &str) -> Result<(), StoreError> {
+fn none_applied(last: &Row, again: &Again<'_>) -> Result<(), StoreError> {
+    let pair = again.pair;
     let (run, result): (i16, &str) = (last.get("run"), last.get("result"));
     if result == "succeeded" {
         return Err(StoreError::Refused(format!(
@@ -335,7 +305,7 @@ fn none_applied(last: &Row, handler: &Handler, pair: &str) -> Result<(), StoreEr
         )));
     }
     match last.get::<_, Option<SystemTime>>("answered") {
-        Some(at) if !handler.may_repeat() => {
+        Some(at) if !again.may_repeat => {
             let since = Timestamp::try_from(at).unwrap_or(Timestamp::MAX);
             Err(StoreError::Refused(format!(
                 "{pair}: its call was answered late, succeeded, which is kept since {since}: the effect is there. \
@@ -389,11 +359,23 @@ async fn record(
 /// row must be locked and held.
 pub(super) async fn begin_anew(
     transaction: &Transaction<'_>,
+    handler: &Handler,
     event_id: Uuid,
-    handler_id: i32,
+    run: i16,
 ) -> Result<(), StoreError> {
+    let handler_id = handler.registered.id;
     let begun = transaction.execute(HELD, &[&event_id, &handler_id]).await?;
-    super::transaction::expect_rows("replay_held", begun, 1)
+    super::transaction::expect_rows("replay_held", begun, 1)?;
+    let Some(response) = handler.made_up(Ending::Dead, DecidedBy::Handler, None, None) else {
+        return Ok(());
+    };
+    let answer = NewResponse {
+        event_id,
+        handler_id,
+        run,
+        response: &response,
+    };
+    response::write(transaction, &[answer]).await
 }
 
 /// Whether a held delivery may begin anew: its run is the expected one, and, unless by force, none of its calls
@@ -429,57 +411,36 @@ fn why_live(live: Option<Live>) -> &'static str {
     }
 }
 
-/// Opens first runs; those finished by another meanwhile are taken back.
-async fn first_runs(
-    transaction: &Transaction<'_>,
-    handler: &Handler,
-    events: &[Uuid],
-    lanes: &mut Vec<LaneOf>,
-) -> Result<HashSet<Uuid>, StoreError> {
-    let handler_id = handler.registered.id;
-    let mut lane_of: HashMap<Uuid, Lane> = HashMap::new();
-    if handler.lane_by.is_some() {
-        for some in events.chunks(BODIES) {
-            let stored = stored_event(transaction, some).await?;
-            lane_of.extend(
-                stored
-                    .iter()
-                    .filter_map(|event| Some((event.id, handler.lane(event)?))),
-            );
-        }
-    }
-    let lane_names: Vec<Option<&str>> = events
-        .iter()
-        .map(|id| lane_of.get(id).map(Lane::as_str))
-        .collect();
-    lanes.extend(lane_of.values().map(|lane| handler.place(lane)));
-    let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
-    let mut made: HashSet<Uuid> = ids(transaction
-        .query(MISSING_INSERT, &[&handler_id, &events, &lane_names])
-        .await?);
-    let opened: Vec<Uuid> = made.iter().copied().collect();
-    let finished: HashSet<Uuid> = ids(transaction
-        .query(MISSING_FINISHED, &[&handler_id, &opened])
-        .await?);
-    made.retain(|id| !finished.contains(id));
-    Ok(made)
-}
-
 /// A handler that may get new runs.
 pub(super) struct Handler {
     pub(super) registered: Registered,
-    lane_by: Option<LaneBy>,
+    pub(super) lane_by: Option<LaneBy>,
     /// `retry`, `probe` or `hold`; `None` where no node of this version has registered it.
     pub(super) on_unknown: Option<String>,
+    /// Its name, if it serves the operation of that name.
+    operation: Option<String>,
 }
 
 impl Handler {
-    /// Whether a second call under one effect key is harmless.
-    fn may_repeat(&self) -> bool {
-        self.on_unknown.as_deref() == Some(OnUnknown::Retry.as_str())
+    /// What the clients of its operation are answered without the backend's own bytes.
+    pub(super) fn made_up(
+        &self,
+        ending: Ending,
+        by: DecidedBy,
+        resource: Option<&str>,
+        external_id: Option<&str>,
+    ) -> Option<Response> {
+        let operation = self.operation.as_deref()?;
+        Some(Response::made_up(
+            operation,
+            ending,
+            by,
+            resource,
+            external_id,
+        ))
     }
 
-    fn lane(&self, event: &StoredEvent) -> Option<Lane> {
+    pub(super) fn lane(&self, event: &StoredEvent) -> Option<Lane> {
         self.lane_by.as_ref()?.lane(LaneSource {
             entity: event.entity.as_deref(),
             account: event.account.as_deref(),
@@ -487,21 +448,21 @@ impl Handler {
         })
     }
 
-    fn place(&self, lane: &Lane) -> LaneOf {
+    pub(super) fn place(&self, lane: &Lane) -> LaneOf {
         (self.registered.id, lane.as_str().to_owned())
     }
 }
 
 /// What of a stored event its lane may be read from.
-struct StoredEvent {
-    id: Uuid,
+pub(super) struct StoredEvent {
+    pub(super) id: Uuid,
     entity: Option<String>,
     account: Option<String>,
     body: Vec<u8>,
 }
 
 /// Those of the events whose payload is still there.
-async fn stored_event(
+pub(super) async fn stored_event(
     transaction: &Transaction<'_>,
     events: &[Uuid],
 ) -> Result<Vec<StoredEvent>, StoreError> {
@@ -515,24 +476,34 @@ async fn stored_event(
     Ok(rows.iter().map(stored).collect())
 }
 
+/// Whether a second call under one effect key is harmless.
+fn may_repeat(on_unknown: Option<&str>) -> bool {
+    on_unknown == Some(OnUnknown::Retry.as_str())
+}
+
+fn not_retired(handler: &str, retired: bool) -> Result<(), StoreError> {
+    if retired {
+        return Err(StoreError::Refused(format!(
+            "handler {handler:?} is retired"
+        )));
+    }
+    Ok(())
+}
+
 pub(super) async fn handler_by_name(
     transaction: &Transaction<'_>,
     handler: &str,
 ) -> Result<Handler, StoreError> {
     let rows = transaction
         .query(
-            "SELECT id, first_name, retired_at IS NOT NULL, lane_by, on_unknown FROM oncehook.handler WHERE name = $1 FOR SHARE",
+            "SELECT id, first_name, retired_at IS NOT NULL, lane_by, on_unknown, CASE WHEN operation_of IS NOT NULL THEN name END FROM oncehook.handler WHERE name = $1 FOR SHARE",
             &[&handler],
         )
         .await?;
     let row = rows
         .first()
         .ok_or_else(|| StoreError::NotFound(format!("there is no handler {handler:?}")))?;
-    if row.get(2) {
-        return Err(StoreError::Refused(format!(
-            "handler {handler:?} is retired"
-        )));
-    }
+    not_retired(handler, row.get(2))?;
     let lane_by = row.get::<_, Option<&str>>(3);
     Ok(Handler {
         registered: Registered {
@@ -542,5 +513,6 @@ pub(super) async fn handler_by_name(
         // Written by a newer version, perhaps; its nodes name the lanes then.
         lane_by: lane_by.and_then(|text| LaneBy::parse(text).ok()),
         on_unknown: row.get(4),
+        operation: row.get(5),
     })
 }

@@ -5,16 +5,19 @@ use std::iter;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::domain::{DecidedBy, EffectKey, Ending, OnUnknown};
-use crate::telemetry::clean_resource;
+use crate::telemetry::{clean, clean_resource};
 
 use super::lanes::LaneOf;
 use super::query::{Found, Resolved};
-use super::replay::{self, handler_by_name};
+use super::replay::{self, Handler, handler_by_name};
 use super::transaction::{Limits, Transaction};
-use super::uncertain::{self, Evidence, Live, Made};
+use super::uncertain::{self, Decided, Evidence, Live};
 use super::{Store, StoreError, audit};
+
+const LANE_HEAD: &str = include_str!("sql/lane_head.sql");
 
 /// What a person decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -131,13 +134,12 @@ async fn resolve_in(
     found: &Found,
 ) -> Result<(Resolved, Option<LaneOf>), StoreError> {
     let known = handler_by_name(transaction, &request.handler).await?;
-    let handler = known.registered;
-    let of_pair = |why: &str| {
-        format!(
-            "event {} of {} and handler {}: {why}",
-            found.key, request.source, request.handler
-        )
-    };
+    let handler = &known.registered;
+    let pair = format!(
+        "event {} of {} and handler {}",
+        found.key, request.source, request.handler
+    );
+    let of_pair = |why: &str| format!("{pair}: {why}");
     let refused = |why: String| Err(StoreError::Refused(of_pair(&why)));
     let Some(live) = uncertain::look(transaction, found.event_id, handler.id).await? else {
         return refused(
@@ -145,7 +147,10 @@ async fn resolve_in(
         );
     };
     if !live.is_uncertain() && !live.is_held() {
-        return refused(not_open_to_decision(&live));
+        return refused(match &live.lane {
+            Some(lane) if live.state == "blocked" => behind(transaction, handler.id, lane).await?,
+            _ => not_open_to_decision(&live),
+        });
     }
     let effect_key = EffectKey::derive(
         &found.source_first_name,
@@ -170,31 +175,8 @@ async fn resolve_in(
     let mut new_run = None;
     match request.resolution.ending() {
         Some(ending) => {
-            let said = request.evidence.as_deref().map(clean_resource);
-            let resource = match ending {
-                Ending::Succeeded => kept
-                    .as_ref()
-                    .and_then(|k| k.resource.as_deref())
-                    .or(said.as_deref()),
-                _ => None,
-            };
-            let external_id = kept
-                .as_ref()
-                .and_then(|k| k.external_id.as_deref())
-                .filter(|_| resource.is_some());
-            let reason = Some(request.reason.as_str());
-            uncertain::finish(
-                transaction,
-                (found.event_id, handler.id, &live),
-                ending,
-                DecidedBy::Operator,
-                reason,
-                Made {
-                    resource,
-                    external_id,
-                },
-            )
-            .await?;
+            let row = (found.event_id, handler.id, &live);
+            finish(transaction, request, &known, row, ending, kept.as_ref()).await?;
         }
         None if request.resolution == Resolution::Probe => {
             if let Some(why) = not_to_be_asked(&live, known.on_unknown.as_deref()) {
@@ -203,10 +185,8 @@ async fn resolve_in(
             uncertain::ask(transaction, id).await?;
         }
         None if live.is_held() => {
-            let Some(next) = live.run.checked_add(1) else {
-                return refused(format!("run {} is the last there can be", live.run));
-            };
-            replay::begin_anew(transaction, found.event_id, handler.id).await?;
+            let next = replay::number_after(live.run, &pair)?;
+            replay::begin_anew(transaction, &known, found.event_id, live.run).await?;
             new_run = Some(next);
         }
         None => {
@@ -234,6 +214,43 @@ async fn resolve_in(
         effect_key: effect_key.as_str().to_owned(),
     };
     Ok((resolved, live.lane.map(|lane| (handler.id, lane))))
+}
+
+/// Ends it as the person says. What the receiver has answered late is kept with it, if it says the same.
+async fn finish(
+    transaction: &Transaction<'_>,
+    request: &ResolveRequest,
+    known: &Handler,
+    row: (Uuid, i32, &Live),
+    ending: Ending,
+    kept: Option<&Evidence>,
+) -> Result<(), StoreError> {
+    let said = request.evidence.as_deref().map(clean_resource);
+    let resource = match ending {
+        Ending::Succeeded => kept
+            .and_then(|kept| kept.resource.as_deref())
+            .or(said.as_deref()),
+        _ => None,
+    };
+    let by = DecidedBy::Operator;
+    // The receiver's own words, if they say the same.
+    let told = kept.filter(|kept| kept.answer == ending.as_str());
+    let told = told.map(|kept| &kept.told);
+    let external_id = told.and_then(|told| told.external_id.as_deref());
+    let made_up = known.made_up(ending, by, resource, external_id);
+    let response = made_up.as_ref().map(|made_up| {
+        let received = told.and_then(|told| told.response.as_ref());
+        received.unwrap_or(made_up)
+    });
+    let decided = Decided {
+        ending,
+        by,
+        reason: Some(&request.reason),
+        resource,
+        external_id,
+        response,
+    };
+    uncertain::finish(transaction, row, &decided).await
 }
 
 /// Writes the audit, with what was known before.
@@ -299,6 +316,30 @@ fn not_to_be_asked(live: &Live, on_unknown: Option<&str>) -> Option<String> {
         "its receiver cannot be asked, on_unknown is {:?}: give the handler a `probe` first, or find out yourself \
          and say succeeded, failed, retry or dead",
         on_unknown.unwrap_or("not registered")
+    ))
+}
+
+/// Why nothing is decided about what waits in its lane, for whom it waits, and what to do.
+async fn behind(
+    transaction: &Transaction<'_>,
+    handler_id: i32,
+    lane: &str,
+) -> Result<String, StoreError> {
+    let rows = transaction.query(LANE_HEAD, &[&handler_id, &lane]).await?;
+    let Some(head) = rows.first() else {
+        return Ok(
+            "it is blocked, and its lane goes on by itself: there is nothing to decide".into(),
+        );
+    };
+    let (source, key, state): (&str, &str, &str) = (head.get(0), head.get(1), head.get(2));
+    let next = match state {
+        "held" | "uncertain" => "decide about that one first: its lane goes on then",
+        _ => "there is nothing to decide: it comes when that one has ended",
+    };
+    Ok(format!(
+        "it is blocked: it waits in its lane behind event {} of {}, which is {state}; {next}",
+        clean(key),
+        clean(source)
     ))
 }
 

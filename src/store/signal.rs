@@ -3,16 +3,43 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
+use uuid::Uuid;
 
 use super::connection::{Connection, Purpose, connect};
 use super::{Store, StoreError, tls};
 
-/// What a wake-up says: that there is work, that something was paused or resumed.
-#[derive(Debug, Default)]
+/// That operations have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperationEnd {
+    /// This one, on this node.
+    One(Uuid),
+    /// Some, on this node or another: who waits looks.
+    Some,
+}
+
+/// Ends of operations that one who waits may be behind before it is told to look at all of them.
+const ENDS: usize = 4_096;
+
+/// What a wake-up says: that there is work, that something was paused or resumed, that operations have ended.
+#[derive(Debug)]
 pub(crate) struct Wake {
     work: Notify,
     switched: AtomicBool,
+    ends: broadcast::Sender<OperationEnd>,
+    /// Other nodes have not heard of the last ones.
+    untold: Notify,
+}
+
+impl Default for Wake {
+    fn default() -> Self {
+        Self {
+            work: Notify::default(),
+            switched: AtomicBool::default(),
+            ends: broadcast::Sender::new(ENDS),
+            untold: Notify::default(),
+        }
+    }
 }
 
 impl Wake {
@@ -37,15 +64,35 @@ impl Wake {
         self.switched.swap(false, Ordering::AcqRel)
     }
 
-    /// A notification came on this channel.
+    /// An operation has ended, and its transaction has committed.
+    pub(crate) fn operation_ended(&self, event_id: Uuid) {
+        // Nobody may be waiting here.
+        drop(self.ends.send(OperationEnd::One(event_id)));
+        self.untold.notify_one();
+    }
+
+    /// Ends of operations from now on. One who falls behind looks at all.
+    pub(crate) fn operation_ends(&self) -> broadcast::Receiver<OperationEnd> {
+        self.ends.subscribe()
+    }
+
+    /// Resolves when operations have ended here that other nodes were not told of.
+    pub(crate) async fn operations_untold(&self) {
+        self.untold.notified().await;
+    }
+
+    /// A notification came on this channel, or none can come any more.
     pub(super) fn heard(&self, channel: &str) {
-        if channel == FLOW {
-            self.switched();
-        } else {
-            self.work();
+        match channel {
+            FLOW => self.switched(),
+            ENDED => drop(self.ends.send(OperationEnd::Some)),
+            _ => self.work(),
         }
     }
 }
+
+/// The channel of operations that have ended.
+const ENDED: &str = "oncehook_ended";
 
 /// The channel of pauses; [`super::flow`] speaks on it.
 const FLOW: &str = "oncehook_flow";
@@ -70,7 +117,7 @@ impl Store {
             StoreError::Unavailable("a session that is lent hears nothing".into())
         })?;
         let purpose = Purpose {
-            listens: Some((&["oncehook_work", FLOW], wake)),
+            listens: Some((&["oncehook_work", FLOW, ENDED], wake)),
             ..Purpose::default()
         };
         let tls = tls::connector(settings)?;
@@ -86,6 +133,15 @@ impl Signal {
             .0
             .client()
             .batch_execute("NOTIFY oncehook_work")
+            .await?)
+    }
+
+    /// Tells the other nodes that operations have ended.
+    pub(crate) async fn send_ended(&self) -> Result<(), StoreError> {
+        Ok(self
+            .0
+            .client()
+            .batch_execute("NOTIFY oncehook_ended")
             .await?)
     }
 

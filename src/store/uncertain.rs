@@ -10,12 +10,15 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::domain::operation::{Response, Told};
 use crate::domain::{DecidedBy, Ending};
 
 use super::StoreError;
 use super::connection::Connection;
 use super::delivery::{self, Lease, NewAttempt};
 use super::lanes;
+use super::operation;
+use super::response::{self, NewResponse};
 use super::transaction::{Transaction, expect_rows};
 
 const ASK: &str = include_str!("sql/uncertain_ask.sql");
@@ -77,10 +80,11 @@ pub(crate) struct Doubt {
 pub(crate) struct Evidence {
     pub(crate) answer: String,
     pub(crate) resource: Option<String>,
-    pub(crate) external_id: Option<String>,
+    /// What it brings to the client of an operation.
+    pub(crate) told: Told,
     pub(crate) text: String,
     /// A later event says so, and not the call's own answer.
-    pub(crate) told: bool,
+    pub(crate) by_event: bool,
     /// When it was kept.
     pub(crate) at: Option<Timestamp>,
 }
@@ -210,32 +214,39 @@ pub(crate) async fn evidence(
     let rows = transaction
         .query(EVIDENCE, &[&event_id, &handler_id, &run, &call])
         .await?;
-    Ok(rows.first().map(|row| Evidence {
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    Ok(Some(Evidence {
         answer: row.get(0),
         resource: row.get(1),
+        told: Told {
+            response: operation::response(row)?,
+            external_id: row.get("external_id"),
+        },
         text: row.get::<_, Option<String>>(2).unwrap_or_default(),
         at: Timestamp::try_from(row.get::<_, SystemTime>(3)).ok(),
-        external_id: row.get("external_id"),
-        told: row.get("told"),
+        by_event: row.get("by_event"),
     }))
 }
 
-/// What a call is said to have made.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Made<'m> {
-    pub(crate) resource: Option<&'m str>,
-    /// The id that the outside world gave it.
-    pub(crate) external_id: Option<&'m str>,
+/// How a delivery that waited for a word ends.
+#[derive(Debug)]
+pub(crate) struct Decided<'d> {
+    pub(crate) ending: Ending,
+    pub(crate) by: DecidedBy,
+    pub(crate) reason: Option<&'d str>,
+    pub(crate) resource: Option<&'d str>,
+    pub(crate) external_id: Option<&'d str>,
+    /// What the client of an operation is answered.
+    pub(crate) response: Option<&'d Response>,
 }
 
 /// Outcome and delete, then the next of its lane; the row must be locked and wait for a word.
 pub(crate) async fn finish(
     transaction: &Transaction<'_>,
     (event_id, handler_id, live): (Uuid, i32, &Live),
-    ending: Ending,
-    by: DecidedBy,
-    reason: Option<&str>,
-    made: Made<'_>,
+    decided: &Decided<'_>,
 ) -> Result<(), StoreError> {
     let changed = transaction
         .execute(
@@ -244,16 +255,25 @@ pub(crate) async fn finish(
                 &event_id,
                 &handler_id,
                 &live.run,
-                &ending.as_str(),
-                &by.as_str(),
-                &reason,
-                &made.resource,
+                &decided.ending.as_str(),
+                &decided.by.as_str(),
+                &decided.reason,
+                &decided.resource,
                 &live.state,
-                &made.external_id,
+                &decided.external_id,
             ],
         )
         .await?;
     expect_rows("uncertain_finish", changed, 1)?;
+    if let Some(response) = decided.response {
+        let answer = NewResponse {
+            event_id,
+            handler_id,
+            run: live.run,
+            response,
+        };
+        response::write(transaction, &[answer]).await?;
+    }
     lanes::promote_next(transaction, iter::once((handler_id, live.lane.as_deref()))).await
 }
 
@@ -359,6 +379,8 @@ pub(crate) struct LateAnswer {
     /// The result that it stands for, if it is definite.
     pub(crate) answer: Option<Ending>,
     pub(crate) resource: Option<String>,
+    /// What it brings to the client of an operation.
+    pub(crate) told: Told,
 }
 
 /// Records an answer that came after its lease was lost; `false` when this very try was settled
@@ -368,6 +390,7 @@ pub(crate) async fn record_evidence(
     late: &LateAnswer,
 ) -> Result<bool, StoreError> {
     let attempt = &late.attempt;
+    let response = late.told.response.as_ref();
     let recorded = transaction
         .execute(
             KEEP,
@@ -380,6 +403,10 @@ pub(crate) async fn record_evidence(
                 &attempt.age.as_secs_f64(),
                 &late.answer.map(Ending::as_str),
                 &late.resource,
+                &late.told.external_id,
+                &response.map(|response| i32::from(response.status)),
+                &response.map(response::headers),
+                &response.map(|response| response.body.as_ref()),
             ],
         )
         .await?;

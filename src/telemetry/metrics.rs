@@ -12,6 +12,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::domain::{Ending, Refusal};
 
+use super::operations;
+
 /// Events that contradict the outcome of the call that they name, by handler.
 pub const CONTRADICTIONS: &str = "oncehook_settle_contradictions_total";
 /// Events stored for the first time, by source.
@@ -74,6 +76,10 @@ pub const RESPONSES: &str = "oncehook_webhook_responses_total";
 pub const RESPONSE_SECONDS: &str = "oncehook_webhook_seconds";
 /// Deliveries of handlers this node does not know.
 pub const UNKNOWN_HANDLER: &str = "oncehook_deliveries_unknown_handler";
+/// Gauge: how long the oldest emitted event has been waiting to be stored, in seconds.
+pub const EMITTED_OLDEST: &str = "oncehook_emitted_oldest_seconds";
+/// Gauge: of the oldest 10,000 that wait, those emitted to a source that this node does not know.
+pub const EMITTED_UNKNOWN_SOURCE: &str = "oncehook_emitted_unknown_source";
 /// Days for which partitions exist already.
 pub const PARTITIONS_AHEAD: &str = "oncehook_partitions_ahead_days";
 
@@ -271,6 +277,10 @@ pub struct Gauges {
     pub uncertain_for_people: i64,
     /// Seconds since the oldest of them became uncertain.
     pub uncertain_oldest_s: f64,
+    /// Seconds since the oldest event that waits to be stored was emitted.
+    pub emitted_oldest_s: f64,
+    /// Of those that wait, events of sources this node does not know.
+    pub emitted_unknown_source: i64,
 }
 
 /// Publishes what was read.
@@ -289,11 +299,13 @@ pub fn gauges(read: &Gauges) {
     gauge!(DELIVERIES_UNCERTAIN).set(count(read.uncertain));
     gauge!(UNCERTAIN_FOR_PEOPLE).set(count(read.uncertain_for_people));
     gauge!(UNCERTAIN_OLDEST).set(read.uncertain_oldest_s);
+    gauge!(EMITTED_OLDEST).set(read.emitted_oldest_s);
+    gauge!(EMITTED_UNKNOWN_SOURCE).set(count(read.emitted_unknown_source));
 }
 
 /// Counts above 2^53 lose their last digits, which no gauge needs.
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-fn as_f64(n: u64) -> f64 {
+pub(super) fn as_f64(n: u64) -> f64 {
     n as f64
 }
 
@@ -322,6 +334,10 @@ fn buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
         .set_buckets_for_metric(Matcher::Full(COMMIT_SECONDS.to_owned()), &SECONDS)
         .and_then(|b| {
             b.set_buckets_for_metric(Matcher::Full(RESPONSE_SECONDS.to_owned()), &SECONDS)
+        })
+        .and_then(|b| {
+            let name = operations::OPERATION_SECONDS.to_owned();
+            b.set_buckets_for_metric(Matcher::Full(name), &operations::SECONDS)
         })
         .and_then(|b| b.set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), &REQUESTS))
         .unwrap_or_else(|_| PrometheusBuilder::new())
@@ -412,6 +428,20 @@ fn describe() {
         UNKNOWN_HANDLER,
         "Deliveries of handlers this node does not know"
     );
+    describe_flow();
+}
+
+/// What waits, and what holds it back.
+fn describe_flow() {
+    describe_gauge!(
+        EMITTED_OLDEST,
+        Unit::Seconds,
+        "How long the oldest emitted event has been waiting to be stored"
+    );
+    describe_gauge!(
+        EMITTED_UNKNOWN_SOURCE,
+        "Emitted events of sources this node does not know"
+    );
     describe_gauge!(PAUSED, "Deliveries that wait because of a pause");
     describe_gauge!(
         PAUSED_LANES,
@@ -429,6 +459,7 @@ fn describe() {
         "Repetitions that the retry budget put off"
     );
     describe_counter!(CAPPED, "Claims that a rate or max_in_flight cut short");
+    operations::describe();
     describe_gauge!(PARTITIONS_AHEAD, "Days for which partitions exist already");
 }
 
@@ -472,6 +503,8 @@ mod tests {
             uncertain: 2,
             uncertain_for_people: 1,
             uncertain_oldest_s: 90.0,
+            emitted_oldest_s: 0.2,
+            emitted_unknown_source: 3,
         });
         handler_paused("h", true);
         source_paused("s", false);
@@ -479,6 +512,7 @@ mod tests {
         breaker_opened("h");
         retries_deferred("h", 3);
         capped("h");
+        operations::record_samples();
         let page = handle.render();
         for name in [
             ACCEPTED,
@@ -506,6 +540,8 @@ mod tests {
             STUCK,
             UNREADABLE,
             UNKNOWN_HANDLER,
+            EMITTED_OLDEST,
+            EMITTED_UNKNOWN_SOURCE,
             PARTITIONS_AHEAD,
             OLDEST_SNAPSHOT,
             DEAD_ROWS,
@@ -520,7 +556,10 @@ mod tests {
             BREAKER_OPENED,
             RETRIES_DEFERRED,
             CAPPED,
-        ] {
+        ]
+        .into_iter()
+        .chain(operations::NAMES)
+        {
             assert!(
                 page.contains(&format!("# HELP {name} ")),
                 "{name} in\n{page}"

@@ -4,6 +4,7 @@ mod clean;
 #[cfg(feature = "cli")]
 pub mod logs;
 pub mod metrics;
+pub mod operations;
 
 pub use clean::clean;
 pub(crate) use clean::clean_resource;
@@ -14,4 +15,7 @@ pub use metrics::{
     commit_took, conflicts, contradicted, duplicates, finished, gauges, handler_paused, held,
     lanes_mended, lease_lost, probed, queue_depth, refusal_burst, refused, responded,
     retries_deferred, source_paused, unavailable, uncertain, unreadable,
+};
+pub use operations::{
+    OperationGauges, operation_answered, operation_conflict, operation_gauges, operations_waiting,
 };

@@ -27,6 +27,7 @@ mod interleave;
 mod judge;
 mod lanes;
 mod names;
+mod operations;
 mod otherdb;
 mod outbox;
 mod postgres;

@@ -9,7 +9,7 @@
 //! | `state.rs` | what a state is made of |
 //! | `model.rs` | the actions |
 //! | `ingest.rs`, `dispatch.rs` with `settle.rs`, `uncertain.rs`, `world.rs` | what each action does; the heads say for which statement or function of the product it stands |
-//! | `lanes.rs`, `newer.rs`, `emit.rs`, `pause.rs`, explored by `small.rs` | worlds of their own: the statements of one lane; older and newer events; an emitted event; a pause |
+//! | `lanes.rs`, `newer.rs`, `emit.rs`, `pause.rs`, `operations.rs`, explored by `small.rs` | worlds of their own: the statements of one lane; older and newer events; an emitted event; a pause; the key of an operation |
 //! | `properties.rs` | what must hold always, what must be reached |
 //! | `guards.rs` | the guards, and what breaks without each |
 //! | `run.rs` | the checker, its tables |
@@ -46,6 +46,7 @@ mod ingest;
 mod lanes;
 mod model;
 mod newer;
+mod operations;
 mod pause;
 mod properties;
 mod run;

@@ -79,7 +79,7 @@ async fn ask(config: &Config, settings: Settings) -> Result<Database, Failure> {
     let pending = migrate::pending(&settings).await?;
     let mut calls = Vec::new();
     let mut others = Vec::new();
-    for handler in &config.handlers {
+    for handler in &config.all_handlers() {
         match &handler.kind {
             HandlerKind::Sql { call } => calls.push(call.clone()),
             HandlerKind::SqlElsewhere { call, database } => {

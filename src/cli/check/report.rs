@@ -1,10 +1,13 @@
 //! What `check` says, for people and for machines.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::config::{self, Config, SourceSettings, units};
 use crate::dispatch::{HandlerKind, HandlerSpec, HttpUnknown};
+use crate::domain::operation::{OnFailure, Profile};
 use crate::domain::{OnDead, OnUncertain, Secret};
 use crate::provider::OnConflict;
 
@@ -17,6 +20,7 @@ pub(super) struct Report {
     api: String,
     sources: Vec<SourceReport>,
     handlers: Vec<HandlerReport>,
+    operations: Vec<OperationReport>,
     pub(super) warnings: Vec<String>,
     /// Only with `--connect`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +88,16 @@ struct HandlerReport {
     flow: String,
 }
 
+#[derive(Debug, Serialize)]
+struct OperationReport {
+    path: String,
+    wait: String,
+    ignore: Vec<String>,
+    retry: String,
+    keep: String,
+    handler: HandlerReport,
+}
+
 impl Report {
     pub(super) fn of(config: &Config, now: Timestamp) -> Self {
         Self {
@@ -97,6 +111,7 @@ impl Report {
                 .map(|s| source(s, config, now))
                 .collect(),
             handlers: config.handlers.iter().map(handler).collect(),
+            operations: config.operations.iter().filter_map(operation).collect(),
             warnings: config.warnings.iter().map(ToString::to_string).collect(),
             database: None,
         }
@@ -110,6 +125,7 @@ impl Report {
         ];
         lines.extend(self.sources.iter().flat_map(SourceReport::lines));
         lines.extend(self.handlers.iter().flat_map(HandlerReport::lines));
+        lines.extend(self.operations.iter().flat_map(OperationReport::lines));
         if let Some(database) = &self.database {
             lines.push(String::new());
             lines.push(format!(
@@ -176,6 +192,28 @@ impl HandlerReport {
             format!("  retry     {}", self.retry),
             format!("  order     {}", self.order),
             format!("  flow      {}", self.flow),
+        ]
+    }
+}
+
+impl OperationReport {
+    fn lines(&self) -> Vec<String> {
+        let handler = &self.handler;
+        vec![
+            String::new(),
+            format!("operation {} ({})", handler.name, handler.kind),
+            format!("  url       POST {} with Idempotency-Key", self.path),
+            format!("  runs      {}", handler.target),
+            format!("  waits     {}", self.wait),
+            format!("  ignores   {}", list(&self.ignore, "nothing")),
+            format!("  again     {}", self.retry),
+            format!("  keeps     {}", self.keep),
+            format!(
+                "  time      timeout {}, lease {}",
+                handler.timeout, handler.lease
+            ),
+            format!("  retry     {}", handler.retry),
+            format!("  flow      {}", handler.flow),
         ]
     }
 }
@@ -294,6 +332,40 @@ fn handler(spec: &HandlerSpec) -> HandlerReport {
         order: order(spec),
         flow: flow(spec),
     }
+}
+
+fn operation(spec: &HandlerSpec) -> Option<OperationReport> {
+    let operation = spec.operation.as_ref()?;
+    let kept = |time: Option<Duration>, otherwise: &str| {
+        time.map_or_else(
+            || otherwise.to_owned(),
+            |time| format!("for {}", units::show_duration(time)),
+        )
+    };
+    let profile = match operation.profile {
+        Profile::Standard => "other content 409, under way 202",
+        Profile::Ietf => "other content 422, under way 409",
+    };
+    Some(OperationReport {
+        path: format!("/v1/operations/{}", spec.name),
+        wait: format!(
+            "{}, at most {}; {profile}",
+            units::show_duration(operation.wait),
+            units::show_duration(operation.wait_max)
+        ),
+        ignore: operation.volatile.clone(),
+        retry: match operation.on_failure {
+            OnFailure::Release => "after a failure without effect, a retry begins anew",
+            OnFailure::Keep => "a failure stays: a correction needs a new key",
+        }
+        .to_owned(),
+        keep: format!(
+            "key {}, response {}",
+            kept(operation.keep_key, "for ever"),
+            kept(operation.keep_response, "as long as the key")
+        ),
+        handler: handler(spec),
+    })
 }
 
 fn order(spec: &HandlerSpec) -> String {

@@ -19,7 +19,7 @@ use super::super::words;
 use super::{Args, bulks};
 
 /// Between two lines of progress.
-const PROGRESS: Duration = Duration::from_secs(2);
+pub(super) const PROGRESS: Duration = Duration::from_secs(2);
 /// Between two looks while a node opens the pages.
 const LOOK: Duration = Duration::from_millis(200);
 

@@ -3,15 +3,19 @@
 mod bulks;
 mod many;
 
-use jiff::Timestamp;
+use std::time::Instant;
 
-use crate::store::ReplayRequest;
+use jiff::Timestamp;
+use uuid::Uuid;
+
 use crate::store::query::Replayed;
+use crate::store::{MissingOrder, ReplayRequest};
 use crate::telemetry::clean;
 
 use super::context::Context;
 use super::failure::Failure;
 use super::words;
+use many::PROGRESS;
 
 const EXAMPLES: &str = "Examples:\n\
     \x20 oncehook replay stripe-main evt_1 --handler ledger --reason 'account 42 was missing'\n\
@@ -95,29 +99,25 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     if args.since.is_some() && !args.missing {
         return Err(Failure::usage("--since belongs to --missing and to --all"));
     }
-    let replayed = match (&args.source, &args.key) {
-        (Some(source), Some(key)) => vec![one(context, &args, source, key).await?],
-        _ => missing(context, &args).await?,
+    let (Some(source), Some(key)) = (&args.source, &args.key) else {
+        return missing(context, &args).await;
     };
+    let replayed = one(context, &args, source, key).await?;
     if context.printer.json() {
-        return context.printer.value(&replayed);
+        return context.printer.value(&[replayed]);
     }
-    let word = if args.dry_run { "would run" } else { "ready" };
-    for run in &replayed {
-        context.printer.line(format_args!(
-            "{word}: {} {} {} run {}, effect key {}",
-            clean(&run.source),
-            clean(&run.key),
-            clean(&run.handler),
-            run.run,
-            run.effect_key
-        ))?;
-    }
-    if args.missing {
-        let events = words::count(replayed.len() as u64, "event", "events");
-        context.printer.note(format_args!("{word}: {events}"));
-    }
-    Ok(())
+    context.printer.line(line("ready", &replayed))
+}
+
+fn line(word: &str, run: &Replayed) -> String {
+    format!(
+        "{word}: {} {} {} run {}, effect key {}",
+        clean(&run.source),
+        clean(&run.key),
+        clean(&run.handler),
+        run.run,
+        run.effect_key
+    )
 }
 
 async fn one(context: &Context, args: &Args, source: &str, key: &str) -> Result<Replayed, Failure> {
@@ -133,7 +133,7 @@ async fn one(context: &Context, args: &Args, source: &str, key: &str) -> Result<
     Ok(context.store()?.replay(&request).await?)
 }
 
-async fn missing(context: &Context, args: &Args) -> Result<Vec<Replayed>, Failure> {
+async fn missing(context: &Context, args: &Args) -> Result<(), Failure> {
     // Which events match is the configuration's word: the database does not know patterns.
     let config = context.config()?;
     let name = args.handler.as_deref().unwrap_or_default();
@@ -142,16 +142,56 @@ async fn missing(context: &Context, args: &Args) -> Result<Vec<Replayed>, Failur
         Failure::no(format!("no handler {name:?} is configured"))
             .hint(format!("configured: {}", names.join(", ")))
     })?;
-    let since = args.since.unwrap_or(Timestamp::MIN);
-    Ok(context
-        .store()?
-        .replay_missing(
-            &handler.name,
-            &handler.events,
-            since,
-            args.dry_run,
-            args.reason(),
-            &context.actor(),
-        )
-        .await?)
+    let order = MissingOrder {
+        handler: handler.name.clone(),
+        patterns: handler.events.clone(),
+        since: args.since.unwrap_or(Timestamp::MIN),
+        dry_run: args.dry_run,
+        reason: args.reason().to_owned(),
+        actor: context.actor(),
+    };
+    let (store, json) = (context.store()?, context.printer.json());
+    let word = if args.dry_run { "would run" } else { "ready" };
+    let (mut after, mut told) = (Uuid::nil(), Instant::now());
+    let mut replayed = Vec::new();
+    loop {
+        let page = store.missing_page(&order, after).await;
+        let page = page.map_err(|error| stays(error.into(), word, &replayed))?;
+        if !json {
+            for run in &page.replayed {
+                context.printer.line(line(word, run))?;
+            }
+        }
+        let reached = page.reached();
+        replayed.extend(page.replayed);
+        let Some(last) = page.next else { break };
+        after = last;
+        if let Some(reached) = reached
+            && told.elapsed() >= PROGRESS
+        {
+            told = Instant::now();
+            context.printer.note(format_args!(
+                "{word}: {} so far; looked at what was received until {}",
+                replayed.len(),
+                words::moment(reached)
+            ));
+        }
+    }
+    if json {
+        return context.printer.value(&replayed);
+    }
+    let events = words::count(replayed.len() as u64, "event", "events");
+    context.printer.note(format_args!("{word}: {events}"));
+    Ok(())
+}
+
+/// What was made before an error stays, and is not made again.
+fn stays(failure: Failure, word: &str, before: &[Replayed]) -> Failure {
+    if word != "ready" || before.is_empty() {
+        return failure;
+    }
+    let made = words::count(before.len() as u64, "first run is", "first runs are");
+    failure.hint(format!(
+        "{made} ready; the same command goes on with the others"
+    ))
 }

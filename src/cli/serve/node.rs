@@ -146,7 +146,7 @@ async fn reload(engine: &Engine, origin: &mut Origin) {
         Err(error) => return log_refused(&error),
     };
     match engine
-        .reload(config.plain_sources(), config.handlers.clone())
+        .reload(config.plain_sources(), config.all_handlers())
         .await
     {
         Ok(()) => {}
@@ -174,11 +174,13 @@ async fn reload(engine: &Engine, origin: &mut Origin) {
         target: "oncehook",
         sources = config.sources.len(),
         handlers = config.handlers.len(),
+        operations = config.operations.len(),
         "configuration reloaded"
     );
     // The tables that did not take effect stay as they are at work.
     origin.config.sources = config.sources;
     origin.config.handlers = config.handlers;
+    origin.config.operations = config.operations;
 }
 
 fn log_refused(error: &ConfigError) {

@@ -53,6 +53,18 @@ impl RetryBudget {
         allowed
     }
 
+    /// A try that was to begin waits for another of its handler: it was none.
+    pub(crate) fn put_off(&mut self, again: bool, now: Duration) {
+        let counts = self.window.at(now);
+        let counted = if again {
+            &mut counts.again
+        } else {
+            &mut counts.first
+        };
+        // It may have been counted in the part before: then the window forgets it a little later.
+        *counted = counted.saturating_sub(1);
+    }
+
     /// A try ended.
     pub(crate) fn ended(&mut self, good: bool, now: Duration) {
         let counts = self.window.at(now);
@@ -78,6 +90,22 @@ mod tests {
             // Nineteen in twenty are good.
             budget.ended(n % 20 != 0, now);
         }
+    }
+
+    #[test]
+    fn what_is_put_off_was_no_repetition() {
+        let mut budget = RetryBudget::new(20);
+        let now = Duration::from_secs(1);
+        for _ in 0..MINIMUM {
+            assert!(budget.begin(false, now));
+            budget.ended(false, now);
+        }
+        for _ in 0..10 * ALWAYS {
+            assert!(budget.begin(true, now));
+            budget.put_off(true, now);
+        }
+        let made = (0..2 * ALWAYS).filter(|_| budget.begin(true, now)).count();
+        assert_eq!(made, 60);
     }
 
     #[test]

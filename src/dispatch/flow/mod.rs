@@ -10,7 +10,7 @@ mod budget;
 mod outage;
 mod window;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub(crate) struct Flow {
     /// `None` until it was read for the first time: then nothing is claimed.
     switches: RwLock<Option<Switches>>,
     gates: Mutex<HashMap<i32, Gate>>,
+    /// Handlers of which a task gave tokens of their rate back.
+    tokens_back: Mutex<HashSet<i32>>,
     aside: Arc<Semaphore>,
     back: Arc<Semaphore>,
 }
@@ -64,6 +66,8 @@ pub(crate) struct Begun {
     flow: Arc<Flow>,
     handler: Arc<ActiveHandler>,
     epoch: u32,
+    /// Whether it is a repetition.
+    again: bool,
     told: bool,
 }
 
@@ -79,6 +83,14 @@ impl Begun {
     pub(crate) fn ended(mut self, good: bool) {
         self.told = true;
         self.flow.ended(&self.handler, self.epoch, Some(good));
+    }
+
+    /// It has to wait for another: no call was made, and the retry budget has not spent it.
+    pub(crate) fn put_off(self) {
+        let now = self.flow.began.elapsed();
+        self.flow.with_gate(&self.handler, |gate| {
+            gate.budget.put_off(self.again, now);
+        });
     }
 }
 
@@ -96,6 +108,7 @@ impl Flow {
             began: Instant::now(),
             switches: RwLock::default(),
             gates: Mutex::default(),
+            tokens_back: Mutex::default(),
             aside: Arc::new(Semaphore::new(1)),
             back: Arc::new(Semaphore::new(1)),
         })
@@ -168,6 +181,24 @@ impl Flow {
         })
     }
 
+    /// Tokens of the handler's rate have come back: what it stopped may go on.
+    pub(crate) fn tokens_came_back(&self, handler: i32) {
+        let mut back = self
+            .tokens_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        back.insert(handler);
+    }
+
+    /// Whether they have since it was asked last.
+    pub(crate) fn have_tokens_come_back(&self, handler: i32) -> bool {
+        let mut back = self
+            .tokens_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        back.remove(&handler)
+    }
+
     /// How many tries of a handler may begin; until when none may, as a moment.
     pub(crate) fn room(&self, handler: &ActiveHandler) -> Room {
         if !is_outside(handler) {
@@ -212,6 +243,7 @@ impl Flow {
                         flow: Arc::clone(self),
                         handler: Arc::clone(handler),
                         epoch,
+                        again,
                         told: false,
                     };
                     begun.push((lease, ticket));

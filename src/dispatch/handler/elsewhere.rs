@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::domain::Verdict;
 use crate::store::StoreError;
 use crate::store::handling::SqlFailure;
-use crate::store::ledger::{self, Claimed, OtherDatabase, SqlEvent};
+use crate::store::ledger::{self, Claimed, OtherDatabase, Returned, SqlEvent};
 use crate::store::transaction::{Limits, Transaction};
 use crate::telemetry::clean;
 
@@ -75,7 +75,15 @@ async fn once(
         return Ok(committed(transaction, answer::verdict(known.as_ref())).await);
     }
     let value = match ledger::run(&transaction, function, event).await {
-        Ok(value) => value,
+        Ok(Returned::Answer(value)) => value,
+        Ok(Returned::OfType(other)) => {
+            transaction.undo().await;
+            let error = format!("the function returns {other} now: it must return void or jsonb");
+            return Ok(answered(Verdict::Retry {
+                after: None,
+                error: clean(&error).into_owned(),
+            }));
+        }
         Err(error) => {
             let sent = failed(&error, timeout);
             transaction.rollback(&error).await;
@@ -96,9 +104,8 @@ async fn once(
             transaction.rollback(&error).await;
             match error {
                 StoreError::RowCount { .. } => Ok(answered(Verdict::Permanent {
-                    error:
-                        "the handler has ended its transaction, or changed its row of the ledger"
-                            .to_owned(),
+                    error: "the handler has ended its transaction, or changed its row of the ledger or the setting oncehook.effect_key"
+                        .to_owned(),
                 })),
                 error => Err(error),
             }
@@ -108,8 +115,8 @@ async fn once(
 
 fn answered(verdict: Verdict) -> Sent {
     Sent {
-        verdict,
         works: Some(true),
+        ..Sent::of(verdict)
     }
 }
 
@@ -119,11 +126,11 @@ async fn committed(transaction: Transaction<'_>, verdict: Verdict) -> Sent {
         Ok(()) => answered(verdict),
         // Whichever way it ended, the ledger tells the next try.
         Err(error) => Sent {
-            verdict: Verdict::Unknown {
+            works: Some(false),
+            ..Sent::of(Verdict::Unknown {
                 after: None,
                 error: format!("COMMIT in its database: {error}"),
-            },
-            works: Some(false),
+            })
         },
     }
 }
@@ -139,16 +146,16 @@ fn failed(error: &StoreError, timeout: Duration) -> Sent {
     };
     if failure.code == CANCELLED {
         return Sent {
-            verdict: Verdict::Retry {
+            works: Some(false),
+            ..Sent::of(Verdict::Retry {
                 after: None,
                 error: format!("the handler took longer than its time-out of {timeout:?}"),
-            },
-            works: Some(false),
+            })
         };
     }
     Sent {
-        verdict: sql::verdict(&failure),
         works: Some(!is_the_servers(&failure.code)),
+        ..Sent::of(sql::verdict(&failure))
     }
 }
 
@@ -169,10 +176,10 @@ fn not_done(error: &StoreError) -> Sent {
     let said = error.to_string();
     let reason = said.lines().next().unwrap_or_default();
     Sent {
-        verdict: Verdict::Retry {
+        works: Some(false),
+        ..Sent::of(Verdict::Retry {
             after: None,
             error: clean(&format!("its database: {reason}")).into_owned(),
-        },
-        works: Some(false),
+        })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 
+use crate::domain::operation::{Response, Told};
 use crate::domain::{Probed, Verdict};
 use crate::store::transaction::Transaction;
 use crate::store::{StoreError, Work};
@@ -47,6 +48,21 @@ pub trait External: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The response that the client of an operation gets, where only the settling knows it: an id of your own
+    /// tables, say. Run behind [`External::settle`], in its transaction. `None`: the one that the call or the probe
+    /// came with.
+    ///
+    /// An error is one of `settle`.
+    async fn respond(
+        &self,
+        event: &Delivered,
+        answer: &Answer,
+        work: &Work<'_>,
+    ) -> Result<Option<Response>, HandlerError> {
+        let _ = (event, answer, work);
+        Ok(None)
+    }
+
     /// Asks whether the effect key was applied. No transaction is open; two nodes may ask at once.
     /// An error means that it cannot tell.
     async fn probe(&self, effect_key: &str, event: &Delivered) -> Result<Probed, HandlerError>;
@@ -66,6 +82,19 @@ pub(crate) struct Sent {
     pub(crate) verdict: Verdict,
     /// Whether the receiver answered as one that works; `None` when nothing was sent.
     pub(crate) works: Option<bool>,
+    /// What the client of an operation is told.
+    pub(crate) told: Told,
+}
+
+impl Sent {
+    /// With nothing to tell, and nothing known of the receiver.
+    pub(super) fn of(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            works: None,
+            told: Told::default(),
+        }
+    }
 }
 
 /// The answer to a call, and whether its receiver works.
@@ -79,8 +108,8 @@ pub(crate) async fn call(handler: &ActiveHandler, outside: &Outside, event: &Del
         Outside::Sql(_) => handler.spec.timeout + elsewhere::BEYOND_TIMEOUT,
     };
     let unknown = |error: String| Sent {
-        verdict: Verdict::Unknown { after: None, error },
         works: Some(false),
+        ..Sent::of(Verdict::Unknown { after: None, error })
     };
     let sent = AssertUnwindSafe(sent(handler, outside, event)).catch_unwind();
     match tokio::time::timeout(timeout, sent).await {
@@ -100,19 +129,27 @@ async fn sent(handler: &ActiveHandler, outside: &Outside, event: &Delivered) -> 
         }
         Outside::Sql(other) => return elsewhere::call(other, handler, event).await,
     };
-    let verdict = match answer {
+    let (verdict, told) = match answer {
         Ok(answer) => function::verdict(answer),
         Err(error) => {
             let after = error_text::cause::<Unknown>(error.as_ref()).and_then(|u| u.after);
             let error = error_text::of_error(error.as_ref());
-            Verdict::Unknown { after, error }
+            (Verdict::Unknown { after, error }, Told::default())
         }
     };
-    Sent { verdict, works }
+    Sent {
+        verdict,
+        works,
+        told,
+    }
 }
 
-/// Asks about the call; whatever is no answer is "cannot tell".
-pub(crate) async fn probe(handler: &ActiveHandler, outside: &Outside, event: &Delivered) -> Probed {
+/// Asks about the call; whatever is no answer is "cannot tell". With what the client of an operation is told.
+pub(crate) async fn probe(
+    handler: &ActiveHandler,
+    outside: &Outside,
+    event: &Delivered,
+) -> (Probed, Told) {
     let timeout = handler.spec.timeout;
     let asked = async {
         match outside {
@@ -128,20 +165,31 @@ pub(crate) async fn probe(handler: &ActiveHandler, outside: &Outside, event: &De
         Ok(Err(_)) => "the probe panicked".to_owned(),
         Err(_) => format!("no answer to the probe within {timeout:?}"),
     };
-    Probed::Unknown { why }
+    (Probed::Unknown { why }, Told::default())
 }
 
 /// The end of a call as a function of the settle transaction.
 struct Settling {
     code: Arc<dyn External>,
     answer: Answer,
+    /// The headers that an operation lists; `None`: it serves none.
+    headers: Option<Vec<String>>,
 }
 
 #[async_trait]
 impl Function for Settling {
     async fn handle(&self, event: &Delivered, work: &Work<'_>) -> Result<Answer, HandlerError> {
         self.code.settle(event, &self.answer, work).await?;
-        Ok(self.answer.clone())
+        let response = match &self.headers {
+            Some(_) => self.code.respond(event, &self.answer, work).await?,
+            None => None,
+        };
+        // The call was made: what it did is not undone for an answer that cannot be stored.
+        let headers = self.headers.as_deref().unwrap_or_default();
+        Ok(match response.map(|response| response.fitted(headers)) {
+            Some(response) => self.answer.clone().with_response(response),
+            None => self.answer.clone(),
+        })
     }
 }
 
@@ -162,7 +210,8 @@ impl From<StoreError> for NotSettled {
     }
 }
 
-/// Runs [`External::settle`] in a savepoint of the transaction that writes the outcome.
+/// Runs [`External::settle`] in a savepoint of the transaction that writes the outcome; what it tells the client
+/// of an operation.
 pub(crate) async fn settle(
     transaction: &Transaction<'_>,
     handler: &ActiveHandler,
@@ -170,16 +219,22 @@ pub(crate) async fn settle(
     event: &Delivered,
     answer: Answer,
     xact: &str,
-) -> Result<(), NotSettled> {
+) -> Result<Told, NotSettled> {
     let settling = Settling {
         code: Arc::clone(code),
         answer,
+        headers: handler
+            .spec
+            .operation
+            .as_ref()
+            .map(|spec| spec.headers.clone()),
     };
     match function::one(transaction, handler, &settling, event, xact, 0, false).await {
-        Ok(Ran::Verdict(Verdict::Retry { error, .. })) => Err(NotSettled::Undone(format!(
+        Ok(Ran::Verdict(Verdict::Retry { error, .. }, _)) => Err(NotSettled::Undone(format!(
             "the call was made and could not be settled: {error}"
         ))),
-        Ok(_) => Ok(()),
+        Ok(Ran::Verdict(_, told)) => Ok(told),
+        Ok(Ran::Confirm | Ran::NotRun) => Ok(Told::default()),
         Err(RunError::Store(error)) => Err(NotSettled::Store(error)),
         Err(RunError::EndedTransaction(_)) => {
             tracing::error!(handler = %handler.spec.name, "settle ended the engine's transaction: what it committed cannot be taken back");

@@ -1,5 +1,6 @@
 //! The `function` kind: your own code in the engine's transaction.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +10,14 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::domain::operation::{BODY_MAX, Response, ResponseFault, Told};
 use crate::domain::{Probed, Verdict};
 use crate::store::delivery::{Lease, LeasedEvent};
 use crate::store::locked;
 use crate::store::transaction::Transaction;
 use crate::store::{
     StoreError, Work,
-    handling::{self, Payload},
+    handling::{self, Part, Payload},
 };
 use crate::telemetry::{clean, clean_resource};
 
@@ -73,6 +75,44 @@ pub enum Answer {
     NotYet(Option<Duration>, String),
     /// No later try can succeed; what was written rolls back, the event becomes a dead letter.
     Permanent(String),
+    /// Another answer, and what the client of an operation is told beside it; see [`Answer::with_response`].
+    Telling(Box<Answer>, Told),
+}
+
+impl Answer {
+    /// With the response that the client of an operation gets, now and at every retry. It is stored with the
+    /// outcome of `Done`, `DoneWith`, `Failed` and `Skip`; with any other answer, and of a handler that serves no
+    /// operation, it is left out.
+    #[must_use]
+    pub fn with_response(self, response: Response) -> Self {
+        let (answer, told) = self.split();
+        let response = Some(response);
+        Self::Telling(Box::new(answer), Told { response, ..told })
+    }
+
+    /// With the id that the outside world gave it: of an operation, part of its record.
+    #[must_use]
+    pub fn with_external_id(self, id: impl Into<String>) -> Self {
+        let (answer, told) = self.split();
+        let external_id = Some(id.into());
+        Self::Telling(
+            Box::new(answer),
+            Told {
+                external_id,
+                ..told
+            },
+        )
+    }
+
+    /// The answer itself, and what is told beside it.
+    pub(in crate::dispatch) fn split(mut self) -> (Self, Told) {
+        let mut told = Told::default();
+        while let Self::Telling(answer, beside) = self {
+            told = told.or(beside);
+            self = *answer;
+        }
+        (self, told)
+    }
 }
 
 /// Any error: what was written rolls back and the event is tried again.
@@ -99,34 +139,47 @@ pub(super) async fn run(
     xact: &str,
 ) -> Result<Vec<Ran>, RunError> {
     let began = Instant::now();
-    let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let mut payloads = handling::payloads_within(transaction, &events).await?;
+    let mut part = Part {
+        payloads: HashMap::new(),
+        read: 0,
+    };
+    let mut read = 0;
     let mut ran = Vec::with_capacity(leases.len());
+    let mut response_bytes = 0;
     for (index, lease) in leases.iter().enumerate() {
-        if began.elapsed() > BUDGET && index > 0 {
+        // Responses are kept in memory until the batch is written.
+        if (began.elapsed() > BUDGET || response_bytes > BODY_MAX) && index > 0 {
             ran.push(Ran::NotRun);
             continue;
         }
-        let (Some(stored), Some(payload)) = (&lease.event, payloads.remove(&lease.event_id)) else {
-            ran.push(Ran::Verdict(Verdict::payload_expired()));
+        if index >= read {
+            let rest = leases.iter().skip(index).map(|l| l.event_id);
+            let rest: Vec<Uuid> = rest.collect();
+            part = handling::payloads_within(transaction, &rest).await?;
+            read = index + part.read;
+        }
+        let payload = part.payloads.remove(&lease.event_id);
+        let (Some(stored), Some(payload)) = (&lease.event, payload) else {
+            ran.push(Ran::of(Verdict::payload_expired()));
             continue;
         };
         let Some(event) = delivered(context, handler, lease, stored, payload) else {
-            ran.push(Ran::Verdict(Verdict::source_unknown()));
+            ran.push(Ran::of(Verdict::source_unknown()));
             continue;
         };
-        ran.push(
-            one(
-                transaction,
-                handler,
-                function,
-                &event,
-                xact,
-                index,
-                leases.len() > 1,
-            )
-            .await?,
-        );
+        let among_others = leases.len() > 1;
+        let done = one(
+            transaction,
+            handler,
+            function,
+            &event,
+            xact,
+            index,
+            among_others,
+        )
+        .await?;
+        response_bytes += done.response_bytes();
+        ran.push(done);
     }
     Ok(ran)
 }
@@ -147,8 +200,21 @@ pub(super) async fn one(
     let answered = tokio::time::timeout(handler.spec.timeout, answered)
         .await
         .map_err(|_| RunError::TimedOut)?;
+    let mut told = Told::default();
     let verdict = match answered {
-        Ok(Ok(answer)) => verdict(answer),
+        Ok(Ok(answer)) => {
+            let (verdict, beside) = verdict(answer);
+            match checked(handler, beside) {
+                Ok(beside) => {
+                    told = beside;
+                    verdict
+                }
+                // In the savepoint: the effect of what cannot be stored is undone.
+                Err(fault) => Verdict::Permanent {
+                    error: fault.to_string(),
+                },
+            }
+        }
         Ok(Err(error)) => {
             batch_error(error.as_ref())?;
             if among_others && is_constraint(error.as_ref()) {
@@ -171,7 +237,7 @@ pub(super) async fn one(
     );
     if !keeps_writes {
         rollback(transaction, xact, index).await?;
-        return Ok(Ran::Verdict(verdict));
+        return Ok(Ran::Verdict(verdict, Told::default()));
     }
     if let Err(error) = transaction.check_constraints().await {
         // A deferred constraint, or an error the handler swallowed: the savepoint is lost.
@@ -180,16 +246,17 @@ pub(super) async fn one(
         if among_others && error.code().is_some_and(|c| c.code().starts_with("23")) {
             return Ok(Ran::Confirm);
         }
-        return Ok(Ran::Verdict(Verdict::Retry {
+        let verdict = Verdict::Retry {
             after: None,
             error: error_text::of_error(&error),
-        }));
+        };
+        return Ok(Ran::Verdict(verdict, Told::default()));
     }
     if locked::current_xact(transaction).await? != xact {
         return Err(RunError::EndedTransaction(index));
     }
     transaction.release().await?;
-    Ok(Ran::Verdict(verdict))
+    Ok(Ran::Verdict(verdict, told))
 }
 
 /// Back to before the handler; a savepoint that is gone means the handler ended the transaction.
@@ -241,10 +308,24 @@ fn is_constraint(error: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|code| code.code().starts_with("23"))
 }
 
-pub(super) fn verdict(answer: Answer) -> Verdict {
+/// What is told to the client of an operation, as it is stored; nothing where there is none.
+fn checked(handler: &ActiveHandler, told: Told) -> Result<Told, ResponseFault> {
+    let Some(spec) = &handler.spec.operation else {
+        return Ok(Told::default());
+    };
+    let response = told.response.map(|given| given.checked(&spec.headers));
+    Ok(Told {
+        response: response.transpose()?,
+        ..told
+    })
+}
+
+pub(super) fn verdict(answer: Answer) -> (Verdict, Told) {
     let text = |text: String| clean(&error_text::mask(&text)).into_owned();
-    match answer {
-        Answer::Done => Verdict::Done { resource: None },
+    let (answer, told) = answer.split();
+    let verdict = match answer {
+        // `split` has taken away what is told beside an answer.
+        Answer::Done | Answer::Telling(..) => Verdict::Done { resource: None },
         Answer::DoneWith(resource) => Verdict::Done {
             resource: Some(clean_resource(&resource).into_owned()),
         },
@@ -263,11 +344,25 @@ pub(super) fn verdict(answer: Answer) -> Verdict {
             reason: text(reason),
         },
         Answer::Permanent(error) => Verdict::Permanent { error: text(error) },
+    };
+    (verdict, cleaned_told(told))
+}
+
+fn cleaned_told(told: Told) -> Told {
+    let external_id = told.external_id;
+    Told {
+        external_id: external_id.map(|id| clean_resource(&id).into_owned()),
+        ..told
     }
 }
 
 /// What a probe found, with its texts as they are kept.
-pub(super) fn cleaned(found: Probed) -> Probed {
+pub(super) fn cleaned(found: Probed) -> (Probed, Told) {
+    let (found, told) = found.split();
+    (texts_cleaned(found), cleaned_told(told))
+}
+
+fn texts_cleaned(found: Probed) -> Probed {
     let text = |text: String| clean(&error_text::mask(&text)).into_owned();
     match found {
         Probed::Refused { reason } => Probed::Refused {
@@ -277,7 +372,7 @@ pub(super) fn cleaned(found: Probed) -> Probed {
         Probed::Applied { resource } => Probed::Applied {
             resource: resource.map(|text| clean_resource(&text).into_owned()),
         },
-        Probed::Absent => Probed::Absent,
+        Probed::Absent | Probed::Telling(..) => Probed::Absent,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::domain::Probed;
 use crate::provider::Provider;
 
 use super::external::{Answered, Unknown};
+use super::http_answer::{self, Says};
 use super::{Answer, Delivered, HandlerError, HttpTarget, HttpUnknown};
 
 /// Time to make a connection.
@@ -28,6 +29,8 @@ pub(crate) struct Calls {
     client: reqwest::Client,
     target: HttpTarget,
     signer: Arc<dyn Provider>,
+    /// The headers that the operation lists which it does; `None`: it handles webhooks.
+    operation: Option<Vec<String>>,
 }
 
 /// A client that follows no redirect and retries nothing: what was sent and how it ended is the
@@ -51,11 +54,13 @@ impl Calls {
         client: reqwest::Client,
         target: HttpTarget,
         signer: Arc<dyn Provider>,
+        operation: Option<Vec<String>>,
     ) -> Self {
         Self {
             client,
             target,
             signer,
+            operation,
         }
     }
 
@@ -76,6 +81,13 @@ impl Calls {
             Ok(response) => {
                 let status = response.status().as_u16();
                 let after = retry_after(response.headers(), Timestamp::now());
+                let says = http_answer::says(status);
+                if let (Some(also), Says::Yes | Says::No) = (&self.operation, says) {
+                    let kept = http_answer::kept(response, says, also).await;
+                    let works = kept.is_some();
+                    let answer = kept.ok_or_else(|| cut("the answer was cut: result unknown"));
+                    return (answer, Some(works));
+                }
                 // Drained a little, so that the connection can be used again; the answer is known.
                 tokio::spawn(tokio::time::timeout(
                     Duration::from_secs(1),
@@ -90,11 +102,8 @@ impl Calls {
             }
             // Without the URL: it may hold a token.
             Err(_) => {
-                let unknown = Unknown {
-                    after: None,
-                    error: "the connection was cut before an answer: result unknown".to_owned(),
-                };
-                (Err(unknown.into()), Some(false))
+                let unknown = cut("the connection was cut before an answer: result unknown");
+                (Err(unknown), Some(false))
             }
         }
     }
@@ -126,6 +135,10 @@ impl Calls {
         if status != 200 {
             return Err(format!("HTTP {status} to the probe").into());
         }
+        let most = match self.operation {
+            Some(_) => http_answer::PROBE_BYTES_MAX,
+            None => PROBE_BYTES_MAX,
+        };
         let mut body = Vec::new();
         while let Some(chunk) = response
             .chunk()
@@ -133,12 +146,25 @@ impl Calls {
             .map_err(|_| "the answer to the probe was cut")?
         {
             body.extend_from_slice(&chunk);
-            if body.len() > PROBE_BYTES_MAX {
-                return Err("the answer to the probe is longer than 64 KiB".into());
+            if body.len() > most {
+                return Err(format!(
+                    "the answer to the probe is longer than {} KiB",
+                    most / 1_024
+                )
+                .into());
             }
         }
-        Ok(found(&body))
+        let found = found(&body);
+        Ok(match &self.operation {
+            Some(also) => http_answer::brought(found, &body, also),
+            None => found,
+        })
     }
+}
+
+fn cut(error: &str) -> HandlerError {
+    let error = error.to_owned();
+    Unknown { after: None, error }.into()
 }
 
 /// The answer to a probe. `unknown` and whatever is not understood mean the same.

@@ -12,7 +12,7 @@ use crate::domain::{DecidedBy, EffectKey, Verdict};
 use crate::store::StoreError;
 use crate::store::delivery::Lease;
 use crate::store::effects::{self, Called, Told};
-use crate::store::handling;
+use crate::store::handling::{self, Part};
 use crate::store::transaction::Transaction;
 use crate::store::uncertain::{self, Live};
 use crate::telemetry::{clean, clean_resource};
@@ -51,7 +51,7 @@ pub(super) async fn run(
     let Some(of) = of else {
         let error = format!("handler {} is not known on this node", settle.of);
         let unknown = |_| {
-            Ran::Verdict(Verdict::Retry {
+            Ran::of(Verdict::Retry {
                 after: None,
                 error: error.clone(),
             })
@@ -59,11 +59,15 @@ pub(super) async fn run(
         return Ok(leases.iter().map(unknown).collect());
     };
     let events: Vec<Uuid> = leases.iter().map(|l| l.event_id).collect();
-    let payloads = handling::payloads_within(transaction, &events).await?;
+    let Part {
+        mut payloads,
+        read: there,
+    } = handling::payloads_within(transaction, &events).await?;
     let mut ran: Vec<Ran> = leases.iter().map(|_| Ran::NotRun).collect();
-    let mut read = Vec::with_capacity(leases.len());
-    for (at, lease) in leases.iter().enumerate() {
-        let said = match (&lease.event, payloads.get(&lease.event_id)) {
+    let mut read = Vec::with_capacity(there);
+    // What is not in the part that was read is not run yet.
+    for (at, lease) in leases.iter().enumerate().take(there) {
+        let said = match (&lease.event, payloads.remove(&lease.event_id)) {
             (Some(_), Some(payload)) => settle.reading.read(&payload.body).map_err(silent),
             _ => Err(Verdict::payload_expired()),
         };
@@ -107,7 +111,7 @@ pub(super) async fn run(
 
 fn set(ran: &mut [Ran], at: usize, verdict: Verdict) {
     if let Some(slot) = ran.get_mut(at) {
-        *slot = Ran::Verdict(verdict);
+        *slot = Ran::of(verdict);
     }
 }
 

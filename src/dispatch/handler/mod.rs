@@ -6,6 +6,7 @@ pub(super) mod error_text;
 pub(super) mod external;
 pub(super) mod function;
 pub(super) mod http;
+mod http_answer;
 mod late;
 pub(crate) mod rules;
 mod sql;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use crate::domain::{
     Cap, LaneBy, OnUnknown, Pattern, Policy, Priorities, ProbeSchedule, RetryPolicy, SecretText,
-    VersionBy,
+    VersionBy, operation::OperationSpec,
 };
 
 use crate::store::{Settings, StoreError, ledger};
@@ -67,9 +68,20 @@ pub struct HandlerSpec {
     pub retry_share: u16,
     /// When a receiver is asked about a call whose result is unknown.
     pub probes: ProbeSchedule,
+    /// What it says to clients that wait for it; `None`: its events come from webhooks.
+    pub operation: Option<OperationSpec>,
 }
 
 impl HandlerSpec {
+    /// The handler of an operation of this name, with the defaults of [`HandlerSpec::new`]. The engine makes
+    /// the operation's source, which has the same name, and sends its events to no other handler.
+    pub fn operation(name: impl Into<String>, kind: HandlerKind, spec: OperationSpec) -> Self {
+        Self {
+            operation: Some(spec),
+            ..Self::new(name, Vec::new(), kind)
+        }
+    }
+
     /// A handler with the default time-outs, batch and retry budget.
     pub fn new(name: impl Into<String>, events: Vec<Pattern>, kind: HandlerKind) -> Self {
         let timeout = Duration::from_secs(10);
@@ -99,6 +111,7 @@ impl HandlerSpec {
             breaker: Some(BreakerPolicy::default()),
             retry_share: RETRY_SHARE,
             probes: ProbeSchedule::default(),
+            operation: None,
         }
     }
 }

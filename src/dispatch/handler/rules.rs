@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::domain::json::valid_pointer;
+use crate::domain::operation::{OperationSpec, may_be_listed};
 use crate::domain::{LaneBy, OnDead, OnUncertain, OnUnknown, RetryPolicy, SecretText};
 use crate::provider::Provider;
 
@@ -143,6 +145,37 @@ pub enum SpecError {
         "`apply_if_newer` of a handler that makes calls (\"http\", \"external\", or \"sql\" with a `database` of its own) needs lane = \"entity\": else an older and a newer event could be on their way at once"
     )]
     NewerWithoutLane,
+    /// `events` of an operation.
+    #[error(
+        "`events` belongs to a handler of webhooks: an operation takes what its clients submit, and nothing else"
+    )]
+    EventsOfOperation,
+    /// An operation in another database.
+    #[error(
+        "an operation cannot have a `database` of its own: its answer commits together with its effect, and the ledger there keeps none; use kind = \"http\", or a function in this database"
+    )]
+    OperationElsewhere,
+    /// An operation that calls nothing.
+    #[error(
+        "an operation does something itself: kind = \"settle\" belongs to a handler whose events tell of its calls"
+    )]
+    OperationSettles,
+    /// A setting that makes nothing of an operation.
+    #[error(
+        "`{0}` does not belong to an operation: each of its intents is run, and ends with an answer"
+    )]
+    NotOfOperation(&'static str),
+    /// A JSON Pointer of an operation.
+    #[error("`volatile`: {0:?} is not a JSON Pointer (RFC 6901), such as \"/sent_at\"")]
+    Volatile(String),
+    /// A header that an operation lists.
+    #[error(
+        "`headers`: {0:?} cannot be stored: write names in lower case, and none that belongs to one message or connection, or is a secret"
+    )]
+    OperationHeader(String),
+    /// How long an operation may be waited for.
+    #[error("`wait` must not be longer than `wait_max`")]
+    WaitBeyondMax,
 }
 
 impl SpecError {
@@ -151,7 +184,7 @@ impl SpecError {
         match self {
             Self::Name | Self::NameTaken => "name",
             Self::Was | Self::WasTaken(_) => "was",
-            Self::NoEvents => "events",
+            Self::NoEvents | Self::EventsOfOperation => "events",
             Self::Call(_) => "call",
             Self::Url(_) => "url",
             Self::ProbeUrl(_) => "probe",
@@ -169,6 +202,12 @@ impl SpecError {
                 "lane_on_uncertain"
             }
             Self::NewerWithoutLane => "apply_if_newer",
+            Self::OperationElsewhere => "database",
+            Self::OperationSettles => "kind",
+            Self::NotOfOperation(setting) => setting,
+            Self::Volatile(_) => "volatile",
+            Self::OperationHeader(_) => "headers",
+            Self::WaitBeyondMax => "wait",
         }
     }
 }
@@ -202,8 +241,10 @@ impl HandlerSpec {
     /// The same without what its names and its kind are.
     pub(crate) fn problems_of_settings(&self, said: Said) -> Vec<SpecError> {
         let mut problems = numbers(self);
-        if self.events.is_empty() {
-            problems.push(SpecError::NoEvents);
+        match &self.operation {
+            Some(spec) => problems.extend(operation(self, spec)),
+            None if self.events.is_empty() => problems.push(SpecError::NoEvents),
+            None => {}
         }
         problems.extend(durations(self));
         if self.kind.makes_calls() && self.lease < self.timeout.saturating_add(LEASE_MARGIN) {
@@ -424,6 +465,54 @@ fn lanes(spec: &HandlerSpec, said: Said) -> Vec<SpecError> {
         problems.push(SpecError::NewerWithoutLane);
     }
     problems
+}
+
+/// What an operation adds.
+fn operation(handler: &HandlerSpec, spec: &OperationSpec) -> Vec<SpecError> {
+    let mut problems = Vec::new();
+    if !handler.events.is_empty() {
+        problems.push(SpecError::EventsOfOperation);
+    }
+    if matches!(handler.kind, HandlerKind::SqlElsewhere { .. }) {
+        problems.push(SpecError::OperationElsewhere);
+    }
+    if matches!(handler.kind, HandlerKind::Settle(_)) {
+        problems.push(SpecError::OperationSettles);
+    }
+    if handler.apply_if_newer.is_some() {
+        problems.push(SpecError::NotOfOperation("apply_if_newer"));
+    }
+    if handler.lane == Some(LaneBy::Entity) || handler.lane == Some(LaneBy::Account) {
+        problems.push(SpecError::NotOfOperation("lane"));
+    }
+    let pointers = spec.volatile.iter().filter(|text| !is_volatile(text));
+    problems.extend(pointers.map(|text| SpecError::Volatile(text.clone())));
+    let headers = spec.headers.iter();
+    let headers =
+        headers.filter(|name| !may_be_listed(name) || name.to_ascii_lowercase() != **name);
+    problems.extend(headers.map(|name| SpecError::OperationHeader(name.clone())));
+    for (setting, time) in [
+        ("keep_key", spec.keep_key),
+        ("keep_response", spec.keep_response),
+    ] {
+        match time {
+            Some(time) if time.is_zero() => problems.push(SpecError::Zero(setting)),
+            Some(time) if time > LONGEST => problems.push(SpecError::TooLong {
+                setting,
+                most: "ten years",
+            }),
+            _ => {}
+        }
+    }
+    if spec.wait > spec.wait_max {
+        problems.push(SpecError::WaitBeyondMax);
+    }
+    problems
+}
+
+/// A pointer to a member; the empty one would leave the whole intent out.
+fn is_volatile(pointer: &str) -> bool {
+    !pointer.is_empty() && valid_pointer(pointer)
 }
 
 /// Whether a text names a function that a `sql` handler can call.

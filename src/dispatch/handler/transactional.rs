@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::Verdict;
+use crate::domain::operation::Told;
 use crate::store::StoreError;
 use crate::store::delivery::Lease;
 use crate::store::transaction::Transaction;
@@ -16,12 +17,26 @@ pub(super) const BUDGET: Duration = Duration::from_millis(20);
 /// What became of one delivery of a batch.
 #[derive(Debug)]
 pub(crate) enum Ran {
-    /// The handler's answer.
-    Verdict(Verdict),
+    /// The handler's answer, and what it tells the client of an operation.
+    Verdict(Verdict, Told),
     /// It failed on a constraint among others: to be confirmed alone.
     Confirm,
     /// Not begun.
     NotRun,
+}
+
+impl Ran {
+    /// A verdict that comes from elsewhere than the handler.
+    pub(super) fn of(verdict: Verdict) -> Self {
+        Self::Verdict(verdict, Told::default())
+    }
+
+    pub(super) fn response_bytes(&self) -> usize {
+        match self {
+            Self::Verdict(_, told) => told.response.as_ref().map_or(0, |given| given.body.len()),
+            Self::Confirm | Self::NotRun => 0,
+        }
+    }
 }
 
 /// Why the whole batch is rolled back.

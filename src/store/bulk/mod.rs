@@ -5,6 +5,7 @@
 //! transaction that opens the page's runs. So it may be interrupted at any moment, goes on by its
 //! number, and meets each (event, handler) once.
 
+mod count;
 mod page;
 mod stored;
 
@@ -18,14 +19,14 @@ use uuid::Uuid;
 
 use crate::domain::Ending;
 
-use super::query::{like_pattern, time, time_opt};
+use super::query::{time, time_opt};
 use super::transaction::{Limits, Transaction};
 use super::{Store, StoreError, audit};
 
+pub use count::Candidates;
 pub use page::Page;
 pub use stored::{Check, StoredRequest, verify};
 
-const COUNT: &str = include_str!("../sql/bulk_count.sql");
 const NAMES: &str = include_str!("../sql/bulk_names.sql");
 const TURN: &str = include_str!("../sql/bulk_turn.sql");
 const OVERLAP: &str = include_str!("../sql/bulk_overlap.sql");
@@ -34,8 +35,6 @@ const SWITCH: &str = include_str!("../sql/bulk_switch.sql");
 const LIST: &str = include_str!("../sql/bulk_list.sql");
 const HISTORY: &str = include_str!("../sql/bulk_history.sql");
 
-/// Counting reads every event of the filter's time.
-const READING: Duration = Duration::from_mins(10);
 /// Bulk replays that a list shows.
 const LIST_MAX: i64 = 100;
 
@@ -111,19 +110,6 @@ pub enum BulkWord {
     Continue,
     /// Never go on. What was opened stays.
     GiveUp,
-}
-
-/// Finished runs of one source, handler and result that fit.
-#[derive(Debug, Clone, Serialize)]
-pub struct Candidates {
-    /// Source name.
-    pub source: String,
-    /// Handler name.
-    pub handler: String,
-    /// How they ended.
-    pub result: String,
-    /// How many.
-    pub runs: u64,
 }
 
 /// A run that was not opened again.
@@ -207,51 +193,6 @@ pub struct BulkAction {
 }
 
 impl Store {
-    /// How many finished runs fit the filter.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::NotFound`] for a source or handler that is not known; else when the database
-    /// cannot be asked, or takes longer than ten minutes.
-    pub async fn count_replays(
-        &self,
-        filter: &ReplayFilter,
-    ) -> Result<Vec<Candidates>, StoreError> {
-        let connection = self.admin().await?;
-        let limits = Limits {
-            statement: READING,
-            ..Limits::SHORT
-        };
-        let snapshot = Transaction::snapshot(&connection, limits).await?;
-        let counted = async {
-            let bound = Bound::of(&snapshot, filter).await?;
-            snapshot.plan_for_many_rows().await?;
-            let pattern = bound.event_type.as_deref().map(like_pattern);
-            snapshot
-                .query(
-                    COUNT,
-                    &[
-                        &bound.source_id,
-                        &pattern,
-                        &bound.handler_id,
-                        &bound.results,
-                        &bound.since,
-                        &bound.until,
-                    ],
-                )
-                .await
-        }
-        .await;
-        let rows = snapshot.end(counted).await?;
-        let candidates = |row: &Row| Candidates {
-            source: row.get("source"),
-            handler: row.get("handler"),
-            result: row.get("result"),
-            runs: row.get::<_, i64>("runs").unsigned_abs(),
-        };
-        Ok(rows.iter().map(candidates).collect())
-    }
-
     /// Starts a bulk replay and gives its number; [`Store::next_page`] does the work.
     ///
     /// What it means is fixed now: runs that finish later are not meant.
@@ -537,7 +478,8 @@ impl Bound {
     }
 }
 
-fn moment(at: Timestamp) -> Result<SystemTime, StoreError> {
+/// As the database takes it; before 1970 no event was received.
+pub(super) fn moment(at: Timestamp) -> Result<SystemTime, StoreError> {
     SystemTime::try_from(at.max(Timestamp::UNIX_EPOCH))
         .map_err(|_| StoreError::Refused("that time lies outside what PostgreSQL can hold".into()))
 }
@@ -568,7 +510,7 @@ fn bulk_replay(row: &Row) -> BulkReplay {
 }
 
 /// The time in an event's id.
-fn received(event: Uuid) -> Option<Timestamp> {
+pub(super) fn received(event: Uuid) -> Option<Timestamp> {
     let (seconds, nanos) = event.get_timestamp()?.to_unix();
     Timestamp::new(seconds.try_into().ok()?, nanos.try_into().ok()?).ok()
 }

@@ -10,10 +10,7 @@ CREATE TABLE oncehook.effect (
 );
 
 ALTER TABLE oncehook.outcome
-  ADD COLUMN IF NOT EXISTS external_id text,
   DROP CONSTRAINT outcome_decided_by_check,
   ADD CONSTRAINT outcome_decided_by_check CHECK (decided_by IN ('handler', 'probe', 'operator', 'webhook'));
 
-ALTER TABLE oncehook.attempt
-  ADD COLUMN IF NOT EXISTS external_id text,
-  ADD COLUMN told_by uuid;
+ALTER TABLE oncehook.attempt ADD COLUMN told_by uuid;

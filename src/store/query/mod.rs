@@ -104,6 +104,19 @@ pub struct Timeline {
     pub conflicts: Vec<ConflictInfo>,
     /// What operators did.
     pub audit: Vec<AuditInfo>,
+    /// Handlers whose last run is a dead letter, while none is open.
+    pub dead_letters: Vec<DeadLetterInfo>,
+}
+
+/// A dead letter that is the last word on its event at one handler.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeadLetterInfo {
+    /// Handler name.
+    pub handler: String,
+    /// Run number.
+    pub run: i16,
+    /// Why a replay without force would be refused now; `None`: it would open a run.
+    pub refused: Option<String>,
 }
 
 /// The event whose handler emitted another one.

@@ -5,11 +5,12 @@ use tokio_postgres::Row;
 use crate::domain::{EffectKey, Priority};
 
 use super::super::flow::paused;
+use super::super::replay::{self, Finished};
 use super::super::transaction::{Limits, Transaction};
 use super::super::{Store, StoreError};
 use super::{
-    AttemptInfo, AuditInfo, BehindInfo, CauseInfo, ConflictInfo, DeliveryInfo, EventSummary, Found,
-    OutcomeInfo, ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
+    AttemptInfo, AuditInfo, BehindInfo, CauseInfo, ConflictInfo, DeadLetterInfo, DeliveryInfo,
+    EventSummary, Found, OutcomeInfo, ReceiptInfo, RequestInfo, Timeline, hex_of, time, time_opt,
 };
 
 const ONE: &str = include_str!("../sql/event_one.sql");
@@ -49,6 +50,25 @@ impl Store {
             .query(CONFLICTS, &[&found.source_id, &found.key.as_str()])
             .await?;
         let audit = snapshot.query(AUDIT, &[&id.to_string()]).await?;
+        let request = one.and_then(request);
+        let mut dead_letters = Vec::new();
+        for row in last_dead(&outcomes, &deliveries) {
+            let handler: &str = row.get("name");
+            let finished = Finished {
+                event_id: id,
+                handler_id: row.get("handler_id"),
+                handler,
+                retired: row.get("retired"),
+                on_unknown: row.get("on_unknown"),
+                stored: request.is_some(),
+                pair: format!("event {} of {source} and handler {handler}", found.key),
+            };
+            dead_letters.push(DeadLetterInfo {
+                handler: handler.to_owned(),
+                run: row.get("run"),
+                refused: replay::refusal(&snapshot, &finished).await?,
+            });
+        }
         snapshot.commit().await?;
         Ok(Timeline {
             event: EventSummary {
@@ -72,7 +92,7 @@ impl Store {
             caused_by: text("cause_source")
                 .zip(text("cause_key"))
                 .map(|(source, key)| CauseInfo { source, key }),
-            request: one.and_then(request),
+            request,
             received_count: 1 + receipts.first().map_or(0, |row| row.get::<_, i64>("total")),
             receipts: receipts.iter().map(receipt).collect(),
             deliveries: deliveries.iter().map(|row| delivery(&found, row)).collect(),
@@ -80,8 +100,21 @@ impl Store {
             attempts: attempts.iter().map(attempt).collect(),
             conflicts: conflicts.iter().map(conflict).collect(),
             audit: audit.iter().map(action).collect(),
+            dead_letters,
         })
     }
+}
+
+/// Of each handler that has no open run, the last finished one, if it is a dead letter.
+fn last_dead<'r>(outcomes: &'r [Row], deliveries: &'r [Row]) -> impl Iterator<Item = &'r Row> {
+    let name = |row: &Row| row.get::<_, String>("name");
+    let run = |row: &Row| row.get::<_, i16>("run");
+    outcomes.iter().filter(move |row| {
+        let later = |other: &Row| name(other) == name(row) && run(other) > run(row);
+        row.get::<_, &str>("result") == "dead"
+            && !outcomes.iter().any(later)
+            && !deliveries.iter().any(|open| name(open) == name(row))
+    })
 }
 
 /// `None` once the payload was dropped.

@@ -12,7 +12,7 @@ SELECT e.id, s.id AS source_id, s.name AS source, s.first_name, e.key, k.raw_dig
   JOIN oncehook.source s ON s.id = e.source_id
  CROSS JOIN LATERAL (SELECT DISTINCT ON (handler_id) handler_id, run, result, finished_at FROM oncehook.outcome WHERE event_id = e.id ORDER BY handler_id, run DESC) o
  CROSS JOIN LATERAL (SELECT name FROM oncehook.handler WHERE id = o.handler_id AND retired_at IS NULL OFFSET 0) h
- CROSS JOIN LATERAL (SELECT raw_digest, first_seen FROM oncehook.event_key WHERE source_id = e.source_id AND key = e.key AND o.run > 0 OFFSET 0) k
+ CROSS JOIN LATERAL (SELECT raw_digest, first_seen FROM oncehook.event_key WHERE source_id = e.source_id AND key = e.key AND event_id = e.id AND o.run > 0 OFFSET 0) k
  WHERE e.id >= $7 AND (e.id, o.handler_id) > ($7, $8)
    AND e.id >= oncehook.uuid7_floor($5) AND e.id < oncehook.uuid7_floor($6) AND e.id <= coalesce($11::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    AND ($1::int IS NULL OR e.source_id = $1) AND ($2::text IS NULL OR e.type LIKE $2) AND ($3::int IS NULL OR o.handler_id = $3)

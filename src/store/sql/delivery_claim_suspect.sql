@@ -1,7 +1,7 @@
 -- delivery_claim_suspect: leases the oldest due suspect of any of the handlers.
 -- Run by store::delivery::claim_suspect, a transaction of its own, only while the node executes nothing else.
 -- $1 handler_ids  $2 leases (seconds)  $3 how long a call may be under way (seconds), as in delivery_claim
--- Rows: 0 or 1. Index delivery_suspect.
+-- Rows: 0 or 1; none of a handler that is paused, which the node may not know yet. Index delivery_suspect.
 WITH claimed AS (
   UPDATE oncehook.delivery d
      SET state = 'leased', lease_token = gen_random_uuid(), leased_at = clock_timestamp(),
@@ -10,7 +10,8 @@ WITH claimed AS (
          first_try_at = coalesce(first_try_at, clock_timestamp()), postponed = false
    WHERE d.ctid = ANY (ARRAY(
      SELECT ctid FROM oncehook.delivery
-      WHERE state = 'ready' AND suspect AND paused_source IS NULL AND handler_id = ANY ($1::int[]) AND run_at <= now()
+      WHERE state = 'ready' AND suspect AND paused_source IS NULL AND run_at <= now()
+        AND handler_id = ANY (ARRAY(SELECT id FROM oncehook.handler WHERE id = ANY ($1::int[]) AND paused_at IS NULL))
       ORDER BY run_at LIMIT 1 FOR UPDATE SKIP LOCKED))
   RETURNING d.event_id, d.handler_id, d.run, d.generation, d.failures, d.suspect, d.losses_alone, d.losses, d.lease_token, d.priority, d.lane, d.not_yet,
             extract(epoch FROM clock_timestamp() - d.not_yet_since)::float8 AS since_not_yet,

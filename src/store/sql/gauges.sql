@@ -1,7 +1,8 @@
 -- gauges: numbers for the metrics.
 -- Run by store::health::gauges every 15 s.
--- $1 known handler ids
--- Index delivery_ready, one probe per handler and priority, delivery_aside; counts end at 10,000 per
+-- $1 known handler ids  $2 ids of the sources for whose emitted events this node is one to store them; where it has none, it
+-- misses none
+-- Index delivery_ready, one probe per handler and priority, delivery_aside, emitted_pkey; counts end at 10,000 per
 -- probe, that of lanes at 1,000, of which each takes two probes. What is paused is not late. What is uncertain is counted in full: each is a call about which
 -- somebody may have to be asked.
 WITH due AS (
@@ -34,4 +35,6 @@ SELECT coalesce(extract(epoch FROM clock_timestamp() - (SELECT min(oldest) FROM 
          WHERE NOT EXISTS (SELECT FROM oncehook.source s WHERE s.id = e.source_id AND s.paused_at IS NOT NULL)) AS paused_lanes,
        (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain,
        (SELECT count(*) FROM oncehook.delivery WHERE state = 'uncertain' AND run_at = 'infinity') AS uncertain_for_people,
-       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(uncertain_at)), 0)::float8 FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain_oldest
+       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(uncertain_at)), 0)::float8 FROM oncehook.delivery WHERE state = 'uncertain') AS uncertain_oldest,
+       coalesce((SELECT extract(epoch FROM clock_timestamp() - emitted_at) FROM oncehook.emitted ORDER BY id LIMIT 1), 0)::float8 AS emitted_oldest,
+       (SELECT count(*) FROM (SELECT source_id FROM oncehook.emitted ORDER BY id LIMIT 10000) first WHERE cardinality($2::int[]) > 0 AND source_id <> ALL ($2::int[])) AS emitted_unknown_source

@@ -1,6 +1,7 @@
 -- ingest_reserve: reserves the keys of a batch and stores what won.
 -- Run by store::ingest::reserve, first statement of the ingest transaction.
--- $1..$10 requests, $11..$28 items, $29..$31 $33 fan-out (item number, handler id, lane, priority), $32 items' causes
+-- $1..$10 requests, $11..$28 items, $29..$31 $33 fan-out (item number, handler id, lane, priority), $32 items' causes, $34 seconds that their keys are
+-- kept, NULL for ever
 -- Rows: one per item whose key was new: its number and event id. The losers are read by
 -- ingest_known in the next statement, whose snapshot sees the winner.
 -- Keys go in sorted order, so that two batches never deadlock; a losing insert waits for the
@@ -15,12 +16,12 @@ WITH req AS MATERIALIZED (
   SELECT i.*, oncehook.uuid7(now()) AS event_id
     FROM unnest($11::int[], $12::int[], $13::int[], $14::text[], $15::bytea[], $16::bytea[], $17::smallint[], $18::int[], $19::int[],
                 $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::timestamptz[], $26::text[], $27::text[], $28::text[],
-                $32::uuid[])
+                $32::uuid[], $34::float8[])
          AS i(no, request_no, source_id, key, raw_digest, canonical_digest, digest_rule, item_offset, item_length,
-              provider_id, type, entity, account, mode, occurred_at, state, state_reason, routes, caused_by)
+              provider_id, type, entity, account, mode, occurred_at, state, state_reason, routes, caused_by, keep_key)
 ), won AS (
-  INSERT INTO oncehook.event_key (source_id, key, event_id, raw_digest, canonical_digest, digest_rule, first_seen)
-  SELECT source_id, key, event_id, raw_digest, canonical_digest, digest_rule, now()
+  INSERT INTO oncehook.event_key (source_id, key, event_id, raw_digest, canonical_digest, digest_rule, first_seen, expires_at)
+  SELECT source_id, key, event_id, raw_digest, canonical_digest, digest_rule, now(), now() + make_interval(secs => keep_key)
     FROM item ORDER BY source_id, key COLLATE "C", no
   ON CONFLICT DO NOTHING
   RETURNING event_id

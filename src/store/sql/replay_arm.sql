@@ -1,5 +1,5 @@
 -- replay_arm: numbers the new run and makes it due, or the last of its lane.
--- Run by store::replay::run, in the transaction that opened it.
+-- Run by store::replay::run and store::again, in the transaction that opened it.
 -- $1 event_id  $2 handler_id  $3 run  $4 generation  $5 lane
 -- Rows: 1.
 UPDATE oncehook.delivery

@@ -1,11 +1,11 @@
 -- replay_last: the last finished run, and until when a call of this or an earlier one may be under way.
--- Run by store::replay::run, after replay_open, in a statement of its own.
+-- Run by store::replay::run and store::again, after replay_open, in a statement of its own.
 -- $1 event_id  $2 handler_id
 -- `under_way` is NULL when nothing can be: no call's result was unknown, its time is over, its own answer came
 -- late and is kept, or a probe said what became of it. What a person said is no answer of the receiver's.
 -- `answered`: since when a late answer is kept that a call of the last run's effect key was applied.
 -- Index outcome_DAY_pkey, attempt_DAY_event_id_idx.
-SELECT o.run, o.generation, o.result,
+SELECT o.run, o.generation, o.result, o.decided_by,
        (SELECT max(u.in_flight_until) FROM oncehook.attempt u
          WHERE u.event_id = $1 AND u.handler_id = $2 AND u.in_flight_until > clock_timestamp()
            AND NOT EXISTS (SELECT FROM oncehook.attempt k

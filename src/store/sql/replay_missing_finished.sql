@@ -1,6 +1,6 @@
 -- replay_missing_finished: takes first runs back that another had made and finished while our
 -- insert waited for it.
--- Run by store::replay::missing, in the statement after replay_missing_insert.
+-- Run by store::missing, in the statement after replay_missing_insert.
 -- $1 handler_id  $2 event_ids of the deliveries just made
 -- Rows: deliveries taken back. Index delivery_pkey, outcome_DAY_pkey.
 DELETE FROM oncehook.delivery d

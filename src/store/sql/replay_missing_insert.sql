@@ -1,5 +1,5 @@
 -- replay_missing_insert: first runs for events that came before their handler.
--- Run by store::replay::missing, with the audit row in the same transaction. Those that have been
+-- Run by store::missing, with the audit row in the same transaction. Those that have been
 -- finished meanwhile are taken back by replay_missing_finished, whose snapshot is taken later.
 -- $1 handler_id  $2 event_ids  $3 lanes
 -- Rows: deliveries made; an event that got one meanwhile is left alone.

@@ -1,5 +1,5 @@
 -- replay_open: opens a new run of a finished (event, handler); not due until replay_arm.
--- Run by store::replay::run, first in its transaction. The insert comes before the outcomes are
+-- Run by store::replay::run and store::again, first in its transaction. The insert comes before the outcomes are
 -- read: the other way round, a settle that commits in between would yield a run number that is
 -- already finished.
 -- $1 event_id  $2 handler_id

@@ -1,7 +1,6 @@
 -- uncertain_finish: a delivery that waits for somebody's word ends by evidence, a probe or a person.
 -- Run by store::uncertain::finish; the caller holds the row's lock and promotes the next of its lane.
--- $1 event_id  $2 handler_id  $3 run  $4 result  $5 decided_by  $6 reason  $7 resource  $8 state: uncertain or held
--- $9 external_id
+-- $1 event_id  $2 handler_id  $3 run  $4 result  $5 decided_by  $6 reason  $7 resource  $8 state: uncertain or held  $9 external_id
 -- Rows: 1 ended; 0 it is not in that state any more, the caller rolls back. No token: that an effect is
 -- there stays true whoever asked.
 -- Index delivery_pkey.

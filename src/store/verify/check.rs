@@ -196,7 +196,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 37] = [
+pub(super) static CHECKS: [Check; 38] = [
     check(
         "key_event",
         "keys",

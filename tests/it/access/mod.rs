@@ -67,7 +67,12 @@ async fn get(api: SocketAddr, path: &str, token: Option<&str>) -> u16 {
 }
 
 /// Makes a token: its id and its text.
-async fn create(db: &TestDb, name: &str, roles: &[Role], lasts: Option<Duration>) -> (i64, String) {
+pub(crate) async fn create(
+    db: &TestDb,
+    name: &str,
+    roles: &[Role],
+    lasts: Option<Duration>,
+) -> (i64, String) {
     let store = Store::new(Settings::parse(&db.url).unwrap(), 1).unwrap();
     let new = NewToken {
         name: ClientName::parse(name).unwrap(),

@@ -1,8 +1,10 @@
 //! From a ready delivery to its outcome.
 
+mod answers;
 mod function;
 mod newer;
 mod not_yet;
+mod parts;
 mod refused;
 mod session;
 mod sql;

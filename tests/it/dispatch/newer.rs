@@ -9,7 +9,7 @@ use oncehook::{HandlerSpec, ProbeSchedule};
 use serde_json::{Value, json};
 
 use crate::support::inbox::{Inbox, dispatch, event, every, quick, sql, stripe_source};
-use crate::support::{Gate, Receiver, Reply, until};
+use crate::support::{Gate, Receiver, Reply, TestDb, until};
 
 /// Keeps the state that came last, whatever it is: only the order of handling decides.
 const STATES: &str = "
@@ -254,4 +254,100 @@ async fn what_a_probe_says_was_applied_makes_older_events_stale() {
     );
     assert_eq!(inbox.until_outcome("evt_1", "calls").await.0, "skipped");
     inbox.db.verify().await;
+}
+
+/// What was stored before the handler had its lane stands in none: nothing but a look keeps an older and a newer event
+/// of one object from being on their way at once.
+#[tokio::test]
+async fn what_was_stored_without_a_lane_is_not_called_beside_another_of_its_object() {
+    let receiver = Receiver::start().await;
+    let gate = Gate::closed();
+    receiver.reply(Reply::status(200).behind(&gate));
+    let of_before = HandlerSpec {
+        lane: None,
+        apply_if_newer: None,
+        ..calls(&receiver, HttpUnknown::Retry)
+    };
+    let db = Arc::new(TestDb::new().await);
+    let storing = Inbox::on(
+        Arc::clone(&db),
+        vec![stripe_source()],
+        vec![of_before],
+        None,
+    )
+    .await;
+    storing.put(&happened("evt_2", "sub_1", "active", 2)).await;
+    storing.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    assert_eq!(db.count("delivery WHERE lane IS NULL").await, 2);
+    // The newer one comes first.
+    let older = async |run_at: &str| {
+        db.execute(&format!(
+            "UPDATE oncehook.delivery d SET run_at = {run_at} FROM oncehook.event e WHERE e.id = d.event_id AND e.key = 'evt_1'"
+        ))
+        .await;
+    };
+    older("'infinity'").await;
+    let now = vec![calls(&receiver, HttpUnknown::Retry)];
+    let inbox = Inbox::on(
+        Arc::clone(&db),
+        vec![stripe_source()],
+        now,
+        Some(dispatch()),
+    )
+    .await;
+    receiver.until_requests(1).await;
+    older("now()").await;
+    // And one that has a lane.
+    inbox.put(&happened("evt_0", "sub_1", "new", 0)).await;
+    // Not of this object: called.
+    inbox.put(&happened("evt_other", "sub_2", "new", 0)).await;
+    assert_eq!(
+        inbox.until_outcome("evt_other", "calls").await.0,
+        "succeeded"
+    );
+    until("both were claimed and put off, or called", async || {
+        let put_off = "delivery WHERE state = 'ready' AND first_try_at IS NOT NULL";
+        db.count(put_off).await == 2 || receiver.requests().len() > 2
+    })
+    .await;
+    assert_eq!(receiver.requests().len(), 2, "beside the newer one");
+    gate.open();
+    assert_eq!(inbox.until_outcome("evt_2", "calls").await.0, "succeeded");
+    for key in ["evt_1", "evt_0"] {
+        assert_eq!(inbox.until_outcome(key, "calls").await.0, "skipped");
+    }
+    inbox.db.verify().await;
+}
+
+/// So is one whose result is not known: it may turn out to be applied.
+#[tokio::test]
+async fn an_uncertain_call_without_a_lane_keeps_the_others_of_its_object_waiting() {
+    let receiver = Receiver::start().await;
+    receiver.reply(Reply::cut());
+    let of_before = HandlerSpec {
+        lane: None,
+        apply_if_newer: None,
+        ..calls(&receiver, HttpUnknown::Hold)
+    };
+    let inbox = Inbox::start("", vec![of_before]).await;
+    inbox.put(&happened("evt_2", "sub_1", "active", 2)).await;
+    until("its result is not known", async || {
+        inbox.db.count("delivery WHERE state = 'uncertain'").await == 1
+    })
+    .await;
+    inbox
+        .engine
+        .reload(
+            vec![stripe_source()],
+            vec![calls(&receiver, HttpUnknown::Hold)],
+        )
+        .await
+        .unwrap();
+    inbox.put(&happened("evt_1", "sub_1", "trial", 1)).await;
+    until("it was claimed and put off, or called", async || {
+        let put_off = "delivery WHERE state = 'ready' AND first_try_at IS NOT NULL";
+        inbox.db.count(put_off).await == 1 || receiver.requests().len() > 1
+    })
+    .await;
+    assert_eq!(receiver.requests().len(), 1, "beside one that is not known");
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::crash::http::calling;
 use crate::crash::{
-    BOOK_BEHIND_BARRIER, Barrier, QUICK, begin_handling, booking, end_leases, paid, put,
+    BOOK_BEHIND_BARRIER, Barrier, QUICK, begin_handling, booking, end_leases, metric, paid, put,
     storing_ledger, until_booked_once, until_metric,
 };
 use crate::support::node::free_address;
-use crate::support::{Gate, Receiver, Reply, backend_pid, until};
+use crate::support::{Gate, Receiver, Reply, TestDb, backend_pid, until};
 
 use super::put_many;
 
@@ -154,3 +154,102 @@ async fn handlers_without_a_cap_never_touch_its_table() {
     let changed = "SELECT coalesce(n_tup_upd, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.handler_cap'::regclass";
     assert_eq!(app.db.one::<i64>(changed).await, 0);
 }
+
+/// Tokens that are there now, of a rate that holds so many and gains so many a second.
+async fn tokens(db: &TestDb, depth: f64, refill: f64) -> f64 {
+    db.one(&format!(
+        "SELECT least({depth}::float8, tokens + {refill} * extract(epoch FROM clock_timestamp() - refilled_at)::float8)
+           FROM oncehook.handler_cap"
+    ))
+    .await
+}
+
+#[tokio::test]
+async fn repetitions_that_are_put_off_leave_the_rate_to_the_calls_that_are_made() {
+    let receiver = Receiver::start().await;
+    receiver.always(Reply::status(503));
+    // 200 at once, and about one a second.
+    let lines = "rate = \"4000/h\"\nbreaker = false";
+    let app = calling(&receiver, "/", lines).start().await;
+    put_many(&app, "stripe", "evt", 30).await;
+    // Thirty first tries and a minute's sixty repetitions; what comes due beyond them is put off, again and again.
+    until("a hundred and fifty were put off", async || {
+        app.db
+            .execute("UPDATE oncehook.delivery SET run_at = now() WHERE state = 'ready'")
+            .await;
+        let deferred = metric(&app, "oncehook_retries_deferred_total").await;
+        deferred.is_some_and(|n| n >= 150.0)
+    })
+    .await;
+    receiver.always(Reply::status(200));
+    put_many(&app, "stripe", "evt_new", 20).await;
+    until("the new ones are called", async || {
+        let new =
+            "outcome o JOIN oncehook.event e ON e.id = o.event_id WHERE e.key LIKE 'evt_new%'";
+        app.db.count(new).await == 20
+    })
+    .await;
+    let calls = u32::try_from(receiver.requests().len()).unwrap();
+    // More, if it took longer than the minute that the budget looks back upon.
+    assert!(calls >= 110, "{calls}");
+    let left = tokens(&app.db, 200.0, 1.05).await;
+    assert!(
+        left >= 200.0 - f64::from(calls),
+        "{left} after {calls} calls"
+    );
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn what_is_skipped_for_its_age_takes_nothing_of_the_rate() {
+    let receiver = Receiver::start().await;
+    // Two at once, and one in a minute and a half.
+    let lines = "rate = \"40/h\"\nlane = \"entity\"\napply_if_newer = \"occurred_at\"";
+    let app = calling(&receiver, "/", lines)
+        .setup(STATES)
+        .sql_handler("states", "app.keep", lines)
+        .start()
+        .await;
+    let happened = |key: &str, at_s: i64| {
+        let mut event = paid(key);
+        event["created"] = (1_760_000_000 + at_s).into();
+        event
+    };
+    // Without the token that comes back with the one that is skipped, the last would wait for a minute and a half.
+    let events = [
+        ("evt_2", 2, "succeeded"),
+        ("evt_1", 1, "skipped"),
+        ("evt_3", 3, "succeeded"),
+    ];
+    for (key, at_s, result) in events {
+        put(&app, &happened(key, at_s)).await;
+        for handler in ["ledger", "states"] {
+            let outcome = app.until_outcome("stripe", key, handler).await;
+            assert_eq!(outcome["result"], result, "{handler}: {outcome}");
+        }
+    }
+    assert_eq!(receiver.requests().len(), 2);
+    let left: Vec<f64> = app.db.all("SELECT tokens FROM oncehook.handler_cap").await;
+    assert!(left.iter().all(|left| *left < 1.0), "{left:?}");
+    app.db.verify().await;
+}
+
+#[tokio::test]
+async fn what_comes_to_a_rate_that_is_not_used_up_does_not_wait_for_a_token() {
+    let receiver = Receiver::start().await;
+    // Two at once, and one in a minute and a half.
+    let app = calling(&receiver, "/", "rate = \"40/h\"").start().await;
+    until("the node has looked in vain", async || {
+        let looks = "SELECT coalesce(seq_scan + idx_scan, 0) FROM pg_stat_user_tables WHERE relid = 'oncehook.handler_cap'::regclass";
+        app.db.one::<i64>(looks).await >= 2
+    })
+    .await;
+    for key in ["evt_1", "evt_2"] {
+        put(&app, &paid(key)).await;
+        app.until_outcome("stripe", key, "ledger").await;
+    }
+}
+
+/// Applies anything.
+const STATES: &str = "
+CREATE FUNCTION app.keep(event oncehook.delivered) RETURNS void LANGUAGE sql AS $$ SELECT $$";

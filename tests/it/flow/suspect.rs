@@ -1,10 +1,15 @@
 //! A suspect runs alone; one that cannot run now must not keep the others from it.
 
+use std::time::Duration;
+
 use oncehook::store::flow::Pausable;
 
-use crate::crash::{QUICK, ledger, metric, paid, put, until_booked_once, until_metric};
+use crate::crash::{
+    QUICK, begin_handling, ledger, metric, paid, proxied, put, until_booked_once, until_metric,
+};
+use crate::dispatch::LEDGER;
 use crate::support::node::free_address;
-use crate::support::{AppBuilder, Gate, Node, Receiver, Reply, TestApp, TestDb, until};
+use crate::support::{Action, AppBuilder, Gate, Node, Receiver, Reply, TestApp, TestDb, until};
 
 use super::{pause, put_many, resume, until_known};
 
@@ -143,4 +148,47 @@ async fn a_suspect_behind_an_open_breaker_holds_nobody_up() {
         .await;
     others_go_on(&app, &app.db, &receiver).await;
     assert_eq!(metric(&app, "oncehook_breaker_state").await, Some(2.0));
+}
+
+/// While it waits for a token of its handler's rate, a pause is ordered: that is not a poll late.
+#[tokio::test]
+async fn a_suspect_that_waits_for_a_token_is_not_claimed_once_its_handler_is_paused() {
+    let (db, proxy) = proxied().await;
+    let url = proxy.url(&db.name);
+    let mut app = TestApp::builder()
+        .stripe("stripe")
+        .setup(LEDGER)
+        .toml("[dispatch]\npoll = \"10s\"\nenabled = false")
+        .sql_handler("ledger", "app.book", &format!("{QUICK}\nrate = \"30/min\""))
+        .on(db)
+        .database_url(url)
+        .start()
+        .await;
+    put(&app, &paid("evt_suspect")).await;
+    app.db
+        .execute(
+            "UPDATE oncehook.delivery SET suspect = true;
+             UPDATE oncehook.handler_cap SET tokens = -1, refilled_at = clock_timestamp()",
+        )
+        .await;
+    proxy.arm_after("-- cap_standing:", "COMMIT", Action::Delay(Duration::ZERO));
+    begin_handling(&mut app).await;
+    proxy.until_fired(1).await;
+    // It has found no token, and waits for the next one.
+    proxy.arm("-- delivery_claim_suspect:", Action::Delay(Duration::ZERO));
+    pause(&app.db, Pausable::Handler, "ledger").await;
+    proxy.until_fired(2).await;
+    let open = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
+    until("the claim has ended", async || {
+        app.db.one::<i64>(open).await == 0
+    })
+    .await;
+    let untouched = "delivery WHERE state = 'ready' AND first_try_at IS NULL";
+    assert_eq!(app.db.count(untouched).await, 1, "claimed behind the pause");
+    assert_eq!(app.db.count("app.ledger").await, 0);
+    resume(&app.db, Pausable::Handler, "ledger").await;
+    app.restart().await;
+    until_booked_once(&app, &app.db, "evt_suspect").await;
+    app.db.verify().await;
 }

@@ -104,7 +104,7 @@ scenarios! {
     replay_twice: replay::twice, [12], [12];
     replay_expected_run: replay::expected_run, [92], [3_036];
     replay_and_settle: replay::and_settle, [62], [3_863];
-    replay_missing: replay::missing, [26], [1_029];
+    replay_missing: replay::missing, [20], [475];
     replay_payload_dropped: replay::payload_dropped, [95], [657];
     lane_two_inserts: lanes::two_inserts, [40], [182];
     lane_insert_against_end: lanes::insert_against_end, [78], [1_882];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use oncehook::HandlerSpec;
 use oncehook::domain::{LaneBy, OnDead};
-use oncehook::store::{ReplayRequest, Resolution, ResolveRequest};
+use oncehook::store::{ReplayRequest, Resolution, ResolveRequest, StoreError};
 
 use crate::crash::QUICK;
 use crate::support::inbox::{Inbox, stripe_source};
@@ -86,15 +86,7 @@ async fn a_person_has_a_held_head_tried_again_and_then_gives_it_up() {
         .await;
     };
     held_in_run(1).await;
-    let decision = |resolution| ResolveRequest {
-        source: "stripe".into(),
-        key: "evt_ch_a_2".into(),
-        handler: "lines".into(),
-        resolution,
-        reason: "account made".into(),
-        evidence: None,
-        actor: "test".into(),
-    };
+    let decision = |resolution| decision("evt_ch_a_2".into(), resolution);
     let store = inbox.engine.store();
     let retried = store.resolve(&decision(Resolution::Retry)).await.unwrap();
     assert_eq!((retried.run, retried.new_run), (1, Some(2)));
@@ -173,6 +165,90 @@ async fn a_replay_of_what_is_held_begins_anew_in_its_place() {
     inbox.until_outcome("evt_ch_a_4", "lines").await;
     assert_eq!(written(&inbox.db).await["ch_a"], [1, 2, 3, 4]);
     inbox.db.verify().await;
+}
+
+fn decision(key: String, resolution: Resolution) -> ResolveRequest {
+    ResolveRequest {
+        source: "stripe".into(),
+        key,
+        handler: "lines".into(),
+        resolution,
+        reason: "account made".into(),
+        evidence: None,
+        actor: "test".into(),
+    }
+}
+
+/// A held delivery, and one behind it.
+async fn held() -> Inbox {
+    let inbox = Inbox::start(LINES, vec![strict()]).await;
+    inbox
+        .db
+        .execute("INSERT INTO app.broken VALUES ('evt_ch_a_2')")
+        .await;
+    for n in 2..4 {
+        inbox.put(&about("ch_a", n)).await;
+    }
+    until("the head is held", async || {
+        state(&inbox.db, "evt_ch_a_2").await.as_deref() == Some("held")
+    })
+    .await;
+    inbox
+}
+
+#[tokio::test]
+async fn what_is_held_in_the_last_run_there_can_be_does_not_begin_anew() {
+    let inbox = held().await;
+    inbox
+        .db
+        .execute("UPDATE oncehook.delivery SET run = 32767 WHERE state = 'held'")
+        .await;
+    let request = ReplayRequest {
+        source: "stripe".into(),
+        key: "evt_ch_a_2".into(),
+        handler: "lines".into(),
+        force: false,
+        expected_run: None,
+        reason: "account made".into(),
+        actor: "test".into(),
+    };
+    let store = inbox.engine.store();
+    let retry = decision("evt_ch_a_2".into(), Resolution::Retry);
+    for refused in [
+        store.replay(&request).await.unwrap_err(),
+        store.resolve(&retry).await.unwrap_err(),
+    ] {
+        assert!(matches!(refused, StoreError::Refused(_)), "{refused}");
+        let says =
+            "event evt_ch_a_2 of stripe and handler lines: run 32767 is the last there can be";
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+    let dead = decision("evt_ch_a_2".into(), Resolution::Dead);
+    store.resolve(&dead).await.unwrap();
+    inbox.until_outcome("evt_ch_a_3", "lines").await;
+}
+
+#[tokio::test]
+async fn who_decides_about_what_waits_in_its_lane_is_told_for_whom_it_waits() {
+    let inbox = held().await;
+    let refusal = async || {
+        let wanted = decision("evt_ch_a_3".into(), Resolution::Dead);
+        let refused = inbox.engine.store().resolve(&wanted).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Refused(_)), "{refused}");
+        refused.to_string()
+    };
+    assert_eq!(
+        refusal().await,
+        "event evt_ch_a_3 of stripe and handler lines: it is blocked: it waits in its lane behind event evt_ch_a_2 of \
+         stripe, which is held; decide about that one first: its lane goes on then"
+    );
+    inbox
+        .db
+        .execute("UPDATE oncehook.delivery SET state = 'ready', state_reason = NULL, run_at = 'infinity' WHERE state = 'held'")
+        .await;
+    let refused = refusal().await;
+    let says = "behind event evt_ch_a_2 of stripe, which is ready; there is nothing to decide: it comes when";
+    assert!(refused.contains(says), "{refused}");
 }
 
 #[tokio::test]

@@ -215,6 +215,89 @@ async fn a_function_that_touches_the_row_of_another_effect_is_a_dead_letter() {
         .await;
 }
 
+/// By that setting the table's triggers know whose row may be touched: who changes it could touch any.
+#[tokio::test]
+async fn a_function_that_changes_the_ledgers_setting_is_a_dead_letter() {
+    let other = books().await;
+    other
+        .execute(
+            "CREATE FUNCTION app.unsettle(event oncehook.delivered) RETURNS jsonb LANGUAGE plpgsql AS $$
+             BEGIN
+               CASE event.type
+                 WHEN 'other' THEN PERFORM set_config('oncehook.effect_key', 'ohk_of_another', true);
+                 WHEN 'session' THEN SET oncehook.effect_key = 'ohk_of_another';
+                 WHEN 'empty' THEN PERFORM set_config('oncehook.effect_key', '', true);
+               END CASE;
+               RETURN app.book(event);
+             END $$",
+        )
+        .await;
+    let app = app("app.unsettle", &other.url, QUICK).start().await;
+    for kind in ["other", "session", "empty"] {
+        put(&app, &event(kind, kind, json!({"id": "ch_1"}))).await;
+        let outcome = app.until_outcome("stripe", kind, "ledger").await;
+        assert_eq!(
+            (&outcome["result"], &outcome["attempts"]),
+            (&json!("dead"), &json!(1)),
+            "{kind}: {outcome}"
+        );
+        let reason = outcome["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("the setting oncehook.effect_key"),
+            "{kind}: {reason}"
+        );
+    }
+    assert_eq!(other.count("app.ledger").await, 0);
+    assert_eq!(other.count("applied").await, 0);
+}
+
+/// The node has asked once what the function returns; since then it was replaced.
+#[tokio::test]
+async fn a_function_that_was_replaced_there_answers_by_what_it_returns_now() {
+    let other = books().await;
+    let define = async |returns: &str, body: &str| {
+        other
+            .execute(&format!(
+                "BEGIN; DROP FUNCTION IF EXISTS app.changes;
+                 CREATE FUNCTION app.changes(event oncehook.delivered) RETURNS {returns} LANGUAGE sql AS $$ {body} $$; COMMIT"
+            ))
+            .await;
+    };
+    define("void", "SELECT app.book(event)").await;
+    let app = app("app.changes", &other.url, QUICK).start().await;
+    put(&app, &event("void", "x", json!({"id": "ch_1"}))).await;
+    let outcome = app.until_outcome("stripe", "void", "ledger").await;
+    assert_eq!(outcome["result"], "succeeded");
+    define(
+        "jsonb",
+        r#"SELECT '{"result": "failed", "reason": "over the limit"}'::jsonb"#,
+    )
+    .await;
+    put(&app, &event("jsonb", "x", json!({"id": "ch_1"}))).await;
+    let outcome = app.until_outcome("stripe", "jsonb", "ledger").await;
+    assert_eq!(
+        (&outcome["result"], &outcome["reason"]),
+        (&json!("failed"), &json!("over the limit"))
+    );
+    // What is no answer is none, and a function that comes back is asked again.
+    define("text", r#"SELECT '{"result": "done"}'::text"#).await;
+    put(&app, &event("text", "x", json!({"id": "ch_1"}))).await;
+    until("a try has failed", async || {
+        !verdicts(&app, "text").await.is_empty()
+    })
+    .await;
+    let tries = timeline(&app, "text").await["attempts"].clone();
+    let error = tries[0]["error"].as_str().unwrap();
+    assert!(
+        error.contains("the function returns text now: it must return void or jsonb"),
+        "{error}"
+    );
+    define("void", "SELECT app.book(event)").await;
+    let outcome = app.until_outcome("stripe", "text", "ledger").await;
+    assert_eq!(outcome["result"], "succeeded");
+    app.db.verify().await;
+}
+
 #[tokio::test]
 async fn a_function_that_takes_too_long_is_stopped_and_holds_nothing() {
     let other = books().await;

@@ -25,7 +25,7 @@ fn chained_after(dispatch: &str) -> AppBuilder {
 }
 
 /// Every event of the chain was handled once, by plain inserts.
-async fn each_once(db: &TestDb, events: usize) {
+pub(super) async fn each_once(db: &TestDb, events: usize) {
     until("the whole chain is handled", async || {
         db.count("outcome").await == i64::try_from(3 * events).unwrap()
             && db.count("delivery").await + db.count("emitted").await == 0
@@ -40,7 +40,7 @@ async fn each_once(db: &TestDb, events: usize) {
 }
 
 /// An event of the chain is stored and not handled yet; the node behind the proxy will handle it.
-async fn stored() -> (TestApp, PgProxy) {
+pub(super) async fn stored() -> (TestApp, PgProxy) {
     let (db, proxy) = proxied().await;
     let url = proxy.url(&db.name);
     let app = chained_after("enabled = false").on(db).database_url(url);

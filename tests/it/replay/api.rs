@@ -196,6 +196,33 @@ async fn what_is_refused_is_told_with_it_and_not_met_again() {
     until_booked(&app, 4).await;
 }
 
+/// A number that no run can have is a refusal, not an error of the database: of one event, and in a bulk of each.
+#[tokio::test]
+async fn there_is_no_run_beyond_the_last_number() {
+    let app = dead_letters(1).await;
+    app.db
+        .execute("UPDATE oncehook.outcome SET run = 32767")
+        .await;
+    let says = "run 32767 is the last there can be";
+    let one = json!({"handler": "ledger", "reason": "once more"});
+    let (status, refused) = post(&app, "/v1/events/stripe/evt_0/replay", &one).await;
+    assert_eq!(status, 409, "{refused}");
+    assert!(
+        refused["detail"].as_str().unwrap().contains(says),
+        "{refused}"
+    );
+    let bulk = started(&app, &order(&json!({}))).await;
+    until_standing(&app, bulk, "complete").await;
+    assert_eq!(standing(&app, bulk).await, ("complete".into(), 0, 2));
+    let (_, now) = app.get(&format!("/v1/replays/{bulk}")).await;
+    let why = now["refusals"][0]["why"].as_str().unwrap();
+    assert!(why.contains(says), "{now}");
+    let (_, shown) = app.get("/v1/events/stripe/evt_0").await;
+    let refused = shown["dead_letters"][0]["refused"].as_str().unwrap();
+    assert!(refused.contains(says), "{shown}");
+    assert_eq!(app.db.count("delivery").await, 0);
+}
+
 #[tokio::test]
 async fn what_cannot_be_meant_is_refused() {
     let app = dead_letters(0).await;

@@ -2,8 +2,10 @@
 
 mod api;
 mod cost;
+mod count;
 mod interrupted;
 mod listed;
+mod missing;
 mod twice;
 
 use std::time::{Duration, Instant};

@@ -309,6 +309,7 @@ impl Lane {
                 .stuck(&outside, "the scenario does not come to its end")
                 .await);
         }
+        self.proxy.disarm().await;
         // The scenario may have ended while the struck are still on their way back.
         self.back().await?;
         self.proxy.thaw();

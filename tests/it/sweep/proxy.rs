@@ -143,6 +143,13 @@ impl WireProxy {
         while self.hits.lock().await.try_recv().is_ok() {}
     }
 
+    /// Cuts at nothing from now on: what still comes is behind the end of the scenario, and nobody
+    /// would end its freeze.
+    pub(super) async fn disarm(&self) {
+        self.shared.numbers.lock().unwrap().armed = None;
+        while self.hits.lock().await.try_recv().is_ok() {}
+    }
+
     /// Every message since [`WireProxy::arm`], in order.
     pub(super) fn seen(&self) -> Vec<Spot> {
         self.shared.numbers.lock().unwrap().seen.clone()
@@ -211,6 +218,12 @@ impl Shared {
             occurrence: *count,
         };
         let hit = numbers.armed.take_if(|(armed, _)| *armed == spot);
+        if let Some((_, Cut::Freeze)) = hit {
+            // New connections too: the process is cut off from PostgreSQL. Under the lock, so that no
+            // freeze begins behind the thaw that follows a disarming.
+            let frozen = Some((role, u64::MAX));
+            self.traffic.send_modify(|traffic| traffic.frozen = frozen);
+        }
         numbers.seen.push(spot);
         hit.map(|(_, cut)| cut)
     }
@@ -236,11 +249,6 @@ impl Shared {
     /// Holds the connection until the kill has taken place.
     async fn hit(&self, wire: &Wire, cut: Cut) {
         wire.held.send_replace(true);
-        if cut == Cut::Freeze {
-            // New connections too: the process is cut off from PostgreSQL.
-            let frozen = Some((wire.role, u64::MAX));
-            self.traffic.send_modify(|traffic| traffic.frozen = frozen);
-        }
         wire.reset.store(cut == Cut::Reset, Ordering::SeqCst);
         let (go_on, gone) = oneshot::channel();
         let role = wire.role;

@@ -48,6 +48,56 @@ async fn killed_with_a_call_out(payments: &Payments) -> (TestApp, Value) {
     (app, open)
 }
 
+/// A payout that a person gave up at a second node while its call is out; the first node stands still, and the
+/// receiver answers it when the gate opens.
+struct GivenUp {
+    app: TestApp,
+    second: Node,
+    answer: Gate,
+}
+
+impl GivenUp {
+    /// The receiver applies it or not, and says so.
+    async fn before_its_answer(payments: &Payments, reply: Reply, applies: Applies) -> Self {
+        let answer = Gate::closed();
+        payments.next([Manner::Says(reply.behind(&answer), applies)]);
+        let lines = "on_unknown = \"hold\"\ntimeout = \"30s\"\nlease = \"35s\"";
+        let mut app = payments.app(lines).start().await;
+        put(&app, &paid("evt_1")).await;
+        payments.until_calls(1).await;
+        app.sigstop();
+        let second = app.another_node().await;
+        end_leases(&app.db).await;
+        until_for_people(&second, "evt_1").await;
+        resolve(&second, "evt_1", "dead").await;
+        Self {
+            app,
+            second,
+            answer,
+        }
+    }
+
+    /// The answer comes, and the node that made the call goes on and keeps it.
+    async fn answered(&self) {
+        self.answer.open();
+        self.app.sigcont();
+        until("its answer is kept", async || {
+            let history = history(&self.second, "evt_1").await;
+            history.iter().any(|line| line.starts_with("evidence"))
+        })
+        .await;
+    }
+}
+
+/// What `show` says beside the timeline.
+async fn remarks(app: &TestApp) -> String {
+    let ran = oncehook(&app.config(), &["show", "stripe", "evt_1"], &[]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    ran.stderr
+}
+
+const OFFER: &str = "replay --handler payout";
+
 #[tokio::test]
 async fn what_a_person_gave_up_is_not_replayed_while_its_call_may_be_under_way() {
     for word in ["dead", "failed"] {
@@ -69,6 +119,9 @@ async fn what_a_person_gave_up_is_not_replayed_while_its_call_may_be_under_way()
         assert_eq!(answer.status(), 409);
         let problem: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
         assert_eq!(problem["type"], "urn:oncehook:problem:call-under-way");
+        let remarks_now = remarks(&app).await;
+        assert!(!remarks_now.contains(OFFER), "{word}: {remarks_now}");
+        assert_eq!(remarks_now.contains(&says), word == "dead", "{remarks_now}");
         // A bulk says it of each, counts it, and goes on.
         let ran = replay_all(&app).await;
         let counted = ran.stderr.contains("0 runs are ready, 1 refused");
@@ -76,6 +129,12 @@ async fn what_a_person_gave_up_is_not_replayed_while_its_call_may_be_under_way()
         assert_eq!(app.db.count("delivery").await, 0, "nothing was opened");
         assert_eq!(payments.calls().len(), 1);
         land(&app.db).await;
+        let remarks_then = remarks(&app).await;
+        assert_eq!(
+            remarks_then.contains(OFFER),
+            word == "dead",
+            "{remarks_then}"
+        );
         let ran = if word == "dead" {
             replay(&app, &["stripe", "evt_1"]).await
         } else {
@@ -108,32 +167,14 @@ async fn by_force_neither() {
 #[tokio::test]
 async fn a_call_whose_own_answer_has_come_is_over() {
     let payments = Payments::start().await;
-    let answer = Gate::closed();
-    payments.next([Manner::Says(
-        Reply::status(422).behind(&answer),
-        Applies::No,
-    )]);
-    let lines = "on_unknown = \"hold\"\ntimeout = \"30s\"\nlease = \"35s\"";
-    let mut app = payments.app(lines).start().await;
-    put(&app, &paid("evt_1")).await;
-    payments.until_calls(1).await;
-    app.sigstop();
-    let second = app.another_node().await;
-    end_leases(&app.db).await;
-    until_for_people(&second, "evt_1").await;
-    resolve(&second, "evt_1", "dead").await;
-    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    let given_up = GivenUp::before_its_answer(&payments, Reply::status(422), Applies::No).await;
+    let app = &given_up.app;
+    let ran = replay(app, &["stripe", "evt_1"]).await;
     assert_eq!(ran.code, Some(1), "{}", ran.said());
-    answer.open();
-    app.sigcont();
-    until("its answer is kept", async || {
-        let history = history(&second, "evt_1").await;
-        history.iter().any(|line| line.starts_with("evidence"))
-    })
-    .await;
-    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    given_up.answered().await;
+    let ran = replay(app, &["stripe", "evt_1"]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.said());
-    until_second_run(&second).await;
+    until_second_run(&given_up.second).await;
     assert_eq!((payments.calls().len(), payments.applied()), (2, vec![1]));
     app.db.verify().await;
 }
@@ -142,39 +183,28 @@ async fn a_call_whose_own_answer_has_come_is_over() {
 #[tokio::test]
 async fn what_a_late_answer_says_is_done_is_not_sent_again() {
     let payments = Payments::start().await;
-    let answer = Gate::closed();
-    payments.next([Manner::Says(
-        Reply::status(200).behind(&answer),
-        Applies::Yes,
-    )]);
-    let lines = "on_unknown = \"hold\"\ntimeout = \"30s\"\nlease = \"35s\"";
-    let mut app = payments.app(lines).start().await;
-    put(&app, &paid("evt_1")).await;
-    payments.until_calls(1).await;
-    app.sigstop();
-    let second = app.another_node().await;
-    end_leases(&app.db).await;
-    until_for_people(&second, "evt_1").await;
-    resolve(&second, "evt_1", "dead").await;
+    let given_up = GivenUp::before_its_answer(&payments, Reply::status(200), Applies::Yes).await;
+    let app = &given_up.app;
     land(&app.db).await;
-    answer.open();
-    app.sigcont();
-    until("its answer is kept", async || {
-        let history = history(&second, "evt_1").await;
-        history.iter().any(|line| line.starts_with("evidence"))
-    })
-    .await;
-    let ran = replay(&app, &["stripe", "evt_1"]).await;
+    given_up.answered().await;
+    let ran = replay(app, &["stripe", "evt_1"]).await;
     assert_eq!(ran.code, Some(1), "{}", ran.said());
     let says = "its call was answered late, succeeded";
     assert!(ran.stderr.contains(says), "{}", ran.said());
-    let ran = replay_all(&app).await;
+    let remarks = remarks(app).await;
+    assert!(
+        remarks.contains(says) && !remarks.contains(OFFER),
+        "{remarks}"
+    );
+    let refused = timeline(&given_up.second, "evt_1").await["dead_letters"][0]["refused"].take();
+    assert!(refused.as_str().unwrap().contains(says), "{refused}");
+    let ran = replay_all(app).await;
     let counted = ran.stderr.contains("0 runs are ready, 1 refused");
     assert!(counted && ran.stdout.contains(says), "{}", ran.said());
     assert_eq!(payments.applied(), vec![1]);
-    let ran = replay(&app, &["stripe", "evt_1", "--force"]).await;
+    let ran = replay(app, &["stripe", "evt_1", "--force"]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.said());
-    until_second_run(&second).await;
+    until_second_run(&given_up.second).await;
     app.db.verify().await;
 }
 

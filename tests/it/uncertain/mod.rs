@@ -6,6 +6,7 @@ mod asked;
 mod away;
 mod begin;
 mod changed;
+mod counted;
 mod decided;
 mod evidence;
 mod external;
