@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Priority;
 use crate::store::cap::{self, Short, Wanted, Why};
-use crate::store::delivery::{self, Lease, Quota};
+use crate::store::delivery::{self, Lease};
+use crate::store::quota::Quota;
 use crate::store::{StoreError, Wake, flow};
 use crate::telemetry;
 

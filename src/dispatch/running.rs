@@ -6,7 +6,8 @@ use std::time::Instant;
 use tokio::task::{Id, JoinSet};
 
 use crate::domain::{ByPriority, Priority};
-use crate::store::delivery::{Lease, Quota};
+use crate::store::delivery::Lease;
+use crate::store::quota::Quota;
 
 use super::{Active, ActiveHandler};
 

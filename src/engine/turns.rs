@@ -16,7 +16,8 @@ use crate::dispatch::{
 };
 use crate::ingest::{self, Receipt, Submission, Unavailable, routes_of};
 use crate::provider::Source;
-use crate::store::delivery::{Lease, Quota};
+use crate::store::delivery::Lease;
+use crate::store::quota::Quota;
 use crate::store::{Store, StoreError};
 
 use super::{EngineError, activate};

@@ -11,7 +11,8 @@ use crate::domain::flow::{Allowed, Standing, Taken};
 
 use super::StoreError;
 use super::connection::Connection;
-use super::delivery::{self, Lease, Quota};
+use super::delivery::{self, Lease};
+use super::quota::Quota;
 use super::transaction::{Limits, Params, Transaction, expect_rows};
 
 const LOCK: &str = include_str!("sql/cap_lock.sql");

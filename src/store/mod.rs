@@ -29,6 +29,7 @@ pub(crate) mod operation_gauges;
 pub(crate) mod outbox;
 mod pooling;
 pub mod query;
+pub(crate) mod quota;
 pub(crate) mod registry;
 pub(crate) mod rejected;
 mod replay;

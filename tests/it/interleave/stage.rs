@@ -46,10 +46,11 @@ END $$;
 const UNHURRIED: &str = "
 ALTER FUNCTION oncehook.run_sql_handler RENAME TO run_sql_handler_within;
 CREATE FUNCTION oncehook.run_sql_handler(
-  text, bool, uuid[], smallint[], int[], text[], text[], interval,
-  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text
+  text, bool, uuid[], smallint[], int[], text[], text[], interval, bool DEFAULT false,
+  OUT no int, OUT answer jsonb, OUT code text, OUT message text, OUT object_name text, OUT line text,
+  OUT status int, OUT headers jsonb, OUT body bytea, OUT external_id text
 ) RETURNS SETOF record LANGUAGE sql AS $$
-  SELECT * FROM oncehook.run_sql_handler_within($1, $2, $3, $4, $5, $6, $7, '1 hour')
+  SELECT * FROM oncehook.run_sql_handler_within($1, $2, $3, $4, $5, $6, $7, '1 hour', $9)
 $$;
 ";
 

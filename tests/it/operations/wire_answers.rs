@@ -141,7 +141,13 @@ async fn what_is_under_way_is_waited_for_as_long_as_is_asked_and_then_202() {
     assert!(answer.header("Retry-After").is_some());
     gate.open();
     receiver.until_requests(2).await;
-    let answer = client.submit("pay", "a/b", r#"{"amount": 5}"#).await;
+    // A second is what a request may wait here: on a busy machine it comes again.
+    let answer = loop {
+        let answer = client.submit("pay", "a/b", r#"{"amount": 5}"#).await;
+        if answer.status != 202 {
+            break answer;
+        }
+    };
     assert_eq!(
         (answer.status, answer.body.as_str()),
         (201, "{\"paid\":true}")
