@@ -529,3 +529,47 @@ fn what_holds_a_handler_back_is_read() {
         "{text}"
     );
 }
+
+const SETTLE: &str = "[[handler]]\nname = \"s\"\nkind = \"settle\"\nevents = [\"*:paid\"]\nof = \"h\"\neffect_key = \"json:/key\"\nresult = \"failed\"\n";
+
+#[test]
+fn whose_calls_a_handler_settles_is_checked_when_all_are_read() {
+    let held = HTTP.replace("\"retry\"", "\"hold\"");
+    let settled = parse(&with("", &format!("{SETTLE}{held}"))).unwrap();
+    let HandlerKind::Settle(settle) = &settled.handlers[0].kind else {
+        panic!("{:?}", settled.handlers);
+    };
+    let read = [
+        settle.of.as_str(),
+        &settle.reading.effect_key.to_string(),
+        settle.reading.word.as_str(),
+    ];
+    assert_eq!(read, ["h", "json:/key", "failed"]);
+    let operation = held
+        .replace("[[handler]]", "[[operation]]")
+        .replace("events = [\"*:*\"]\n", "");
+    parse(&with("", &format!("{SETTLE}{operation}"))).unwrap();
+    let other = format!("{}{held}", SETTLE.replace("of = \"h\"", "of = \"g\""));
+    assert!(errors(&with("", &other)).contains("`of` is \"g\""));
+    let never = errors(&with("", &format!("{SETTLE}{HTTP}")));
+    assert!(never.contains("is never unknown"), "{never}");
+    let unread = held.replace("\"hold\"", "\"hope\"");
+    let unread = errors(&with("", &format!("{SETTLE}{unread}")));
+    assert!(!unread.contains("`of`"), "{unread}");
+    let place = errors(&with(
+        "",
+        &format!("{}{held}", SETTLE.replace("json:/key", "/key")),
+    ));
+    assert!(
+        place.contains("`effect_key`: \"/key\" names no place"),
+        "{place}"
+    );
+    let of_operation = SETTLE
+        .replace("[[handler]]", "[[operation]]")
+        .replace("events = [\"*:paid\"]\n", "");
+    let of_operation = errors(&with("", &format!("{of_operation}{held}")));
+    assert!(
+        of_operation.contains("does something itself"),
+        "{of_operation}"
+    );
+}

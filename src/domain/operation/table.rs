@@ -222,7 +222,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(combinations, 95 * 2 * 2 * 3 * 3 * 4);
+        assert_eq!(combinations, 125 * 2 * 2 * 3 * 3 * 4);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::support::{
     Action, AppBuilder, Gate, Node, Reply, TestApp, backend_pid, oncehook, until, until_some,
 };
 
-use super::{Applies, Manner, Payments, history, land, until_for_people, until_uncertain};
+use super::{Applies, Manner, Payments, SECRET, history, land, until_for_people, until_uncertain};
 
 /// Takes the payments only, not what the provider says of them.
 const PAYMENTS: &str = "events = [\"stripe:charge.succeeded\"]";
@@ -460,4 +460,97 @@ async fn the_next_of_its_lane_follows_what_an_event_has_settled() {
     app.until_outcome("stripe", "evt_2", "payout").await;
     assert_eq!(payments.applied(), [1, 1]);
     app.db.verify().await;
+}
+
+/// Each generation has an effect key of its own, so the word about one says nothing of the other.
+#[tokio::test]
+async fn an_event_is_about_the_generation_whose_effect_key_it_names() {
+    let payments = Payments::start().await;
+    let (app, first) = with_a_lost_answer(&payments, "").await;
+    put(&app, &word("evt_8", "succeeded", &first)).await;
+    app.until_outcome("stripe", "evt_1", "payout").await;
+    payments.next([Manner::Says(Reply::cut(), Applies::Yes)]);
+    land(&app.db).await;
+    let args = [
+        "replay",
+        "stripe",
+        "evt_1",
+        "--handler",
+        "payout",
+        "--force",
+        "--reason",
+        "x",
+    ];
+    let ran = oncehook(&app.config(), &args, &[]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.said());
+    payments.until_calls(2).await;
+    until_for_people(&app, "evt_1").await;
+    let second = payments.calls().remove(1);
+    assert_ne!(first, second);
+    put(&app, &word("evt_9", "failed", &first)).await;
+    let own = app.until_outcome("stripe", "evt_9", "declined").await;
+    assert_eq!(own["result"], "failed", "it contradicts run 1: {own}");
+    until_for_people(&app, "evt_1").await;
+    put(&app, &word("evt_10", "succeeded", &second)).await;
+    let own = app.until_outcome("stripe", "evt_10", "settled").await;
+    assert_eq!(
+        own["resource"], "stripe evt_1, handler payout, run 2",
+        "{own}"
+    );
+    until("the second run ends", async || {
+        app.db
+            .count("outcome WHERE run = 2 AND result = 'succeeded' AND decided_by = 'webhook'")
+            .await
+            == 1
+    })
+    .await;
+    assert_eq!(app.db.count("effect").await, 2);
+    app.db.verify().await;
+}
+
+/// The client of an operation is answered, though the call's own answer never came.
+#[tokio::test]
+async fn an_event_that_settles_the_call_of_an_operation_answers_its_client() {
+    for (said, status) in [("succeeded", 200), ("failed", 422)] {
+        let payments = Payments::start().await;
+        payments.next([Manner::Says(Reply::cut(), Applies::Yes)]);
+        let operation = format!(
+            "[[operation]]\nname = \"payout\"\nkind = \"http\"\nurl = {:?}\non_unknown = \"hold\"\n\
+             secrets = [{{ label = \"a\", value = {SECRET:?} }}]\nwait = \"0s\"\n",
+            payments.receiver.url("/pay")
+        );
+        let app = settling(TestApp::builder().toml(&operation)).start().await;
+        let submit = async || {
+            let url = format!("http://{}/v1/operations/payout", app.api);
+            let request = app
+                .http
+                .post(url)
+                .header("content-type", "application/json");
+            let request = request.header("idempotency-key", "order-1");
+            let answer = request.body("{\"amount\":1}").send().await.unwrap();
+            let status = answer.status().as_u16();
+            (status, answer.json::<Value>().await.unwrap())
+        };
+        assert_eq!(submit().await.0, 202);
+        until("its result is not known", async || {
+            submit().await.1["state"] == "uncertain"
+        })
+        .await;
+        let key = payments.calls().remove(0);
+        put(&app, &word("evt_9", said, &key)).await;
+        let answer = until_some("it is answered", async || {
+            let answer = submit().await;
+            (answer.0 != 202).then_some(answer)
+        })
+        .await;
+        assert_eq!(answer.0, status, "{answer:?}");
+        let decided = [&answer.1["result"], &answer.1["decided_by"]];
+        assert_eq!(decided, [&json!(said), &json!("webhook")]);
+        let made = [&answer.1["resource"], &answer.1["external_id"]];
+        assert_eq!(made, [&json!("pay_evt_9"), &json!("7")]);
+        assert_eq!(submit().await, answer, "and the same each time");
+        assert_eq!(app.db.count("response").await, 1);
+        assert_eq!(payments.calls().len(), 1);
+        app.db.verify().await;
+    }
 }
