@@ -27,7 +27,7 @@ use crate::ingest::{Ingest, IngestConfig, Receipt, Report, Submission, Unavailab
 use crate::provider::{self, Provider, SettingError, Source, internal};
 use crate::store::ledger::OtherDatabase;
 use crate::store::registry::{Name, SqlFunction};
-use crate::store::transaction::is_connection_error;
+use crate::store::transaction::{is_connection_error, is_transient};
 use crate::store::{Store, StoreError, Wake};
 use crate::telemetry;
 
@@ -46,6 +46,8 @@ const PROBE_TIME: Duration = Duration::from_secs(30);
 const FLUSH: Duration = Duration::from_secs(10);
 /// Longest wait at the start for the database of a `sql` handler that has its own.
 const OTHER_READY: Duration = Duration::from_secs(3);
+/// Tries of what a start writes, each with a wait for locks of its own.
+const START_TRIES: u32 = 6;
 
 /// What an engine runs with.
 #[derive(Debug, Clone, Default)]
@@ -150,7 +152,10 @@ impl Engine {
     /// [`EngineError`]; nothing was started.
     pub async fn start(store: Store, config: EngineConfig) -> Result<Self, EngineError> {
         store.check_pooling().await?;
-        store.make_partitions().await?;
+        let mut tries = 0;
+        while let Err(error) = store.make_partitions().await {
+            goes_on_waiting(error, &mut tries)?;
+        }
         let registry = Arc::new(Registry::default());
         let http = http_client().map_err(|error| EngineError::Client(error.to_string()))?;
         registry.swap(activate(&store, &http, config.sources, config.handlers).await?);
@@ -433,9 +438,16 @@ async fn activate(
             on_unknown: Some(h.kind.on_unknown().as_str()),
         })
         .collect();
-    let (source_ids, handler_ids, rules) = store
-        .register(&source_names, &handler_names, &operations)
-        .await?;
+    let mut tries = 0;
+    let (source_ids, handler_ids, rules) = loop {
+        match store
+            .register(&source_names, &handler_names, &operations)
+            .await
+        {
+            Ok(registered) => break registered,
+            Err(error) => goes_on_waiting(error, &mut tries)?,
+        }
+    };
     operations::with_rules(&mut sources, &operations, rules);
     let serving = operations.iter().filter_map(|operation| {
         let (source, handler) = (
@@ -488,6 +500,17 @@ async fn activate(
         routes,
         operations: serving,
     })
+}
+
+/// Nodes that start at once wait for one another; a server that is slow or busy may let one wait
+/// longer than a lock may be waited for, which is no reason to give up the start.
+fn goes_on_waiting(error: StoreError, tries: &mut u32) -> Result<(), StoreError> {
+    *tries += 1;
+    if *tries == START_TRIES || !is_transient(&error) {
+        return Err(error);
+    }
+    tracing::warn!(error = %error, tries, "the start waits for another transaction");
+    Ok(())
 }
 
 /// The database of a `sql` handler that has its own: looked at where it answers within [`OTHER_READY`].

@@ -58,7 +58,7 @@ impl Store {
         // Nodes that start at once wait for one another.
         let limits = Limits {
             statement: std::time::Duration::from_secs(30),
-            lock: std::time::Duration::from_secs(10),
+            lock: std::time::Duration::from_secs(5),
             ..Limits::SHORT
         };
         let transaction = Transaction::begin(&connection, limits).await?;

@@ -8,7 +8,7 @@ SELECT count(*) OVER () AS found, r.event_id, NULL::int AS source_id, NULL::text
          UNION ALL
         SELECT event_id, handler_id, run::int FROM oncehook.outcome WHERE event_id >= oncehook.uuid7_floor($2) AND run > 1) r
  WHERE NOT EXISTS (SELECT FROM oncehook.audit a JOIN oncehook.handler h ON h.id = r.handler_id
-                    WHERE a.subject = r.event_id::text AND ((a.action IN ('event.replay', 'event.replay.force') AND a.after ->> 'run' = r.run::text)
+                    WHERE a.subject = r.event_id::text AND ((a.action IN ('event.replay', 'event.replay.force', 'operation.again') AND a.after ->> 'run' = r.run::text)
                            OR (a.action = 'event.resolve' AND a.after ->> 'new_run' = r.run::text))
                       AND a.after ->> 'handler' = ANY (h.former_names || ARRAY[h.name, h.first_name]))
  LIMIT (SELECT $1::bigint)

@@ -196,7 +196,7 @@ pub(super) static MISSING: Check = warning(check(
 ));
 
 /// In the order of a webhook's path.
-pub(super) static CHECKS: [Check; 38] = [
+pub(super) static CHECKS: [Check; 39] = [
     check(
         "key_event",
         "keys",
@@ -404,6 +404,14 @@ pub(super) static CHECKS: [Check; 38] = [
         "every outcome says who decided, an operator's is in the audit, and a webhook's has its event",
         include_str!("../sql/verify_outcome_decided.sql"),
         LOOK,
+    ),
+    check(
+        "response",
+        "outcomes",
+        Reads::Since,
+        "every outcome of an operation has its answer, and every answer its outcome",
+        include_str!("../sql/verify_response.sql"),
+        BUG,
     ),
     check(
         "replay_audit",

@@ -1,5 +1,7 @@
 //! Operations: what a client of your own API is promised.
 
+mod inner_races;
+mod inner_runs;
 mod wire;
 mod wire_answers;
 mod wire_crowd;

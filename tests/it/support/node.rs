@@ -18,6 +18,9 @@ use serde_json::Value;
 use super::signer::{self, STRIPE_SECRET};
 use super::wait::{TIME_MAX, until, until_some};
 
+/// Begins what is said of a node that does not come up.
+pub(crate) const NOT_STARTED: &str = "the node does not start";
+
 /// How a node is started, again and again.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
@@ -312,7 +315,7 @@ impl Process {
             if exited.is_some() || Instant::now() > end {
                 process.kill();
                 let said = output(launch);
-                return Err(format!("the node does not start: {exited:?}\n{said}"));
+                return Err(format!("{NOT_STARTED}: {exited:?}\n{said}"));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -201,7 +201,10 @@ impl Shared {
         let mut traffic = self.traffic.subscribe();
         drop(traffic.wait_for(|traffic| !traffic.frozen).await);
         let delay = self.traffic.borrow().delay;
-        tokio::time::sleep(delay).await;
+        // Even a sleep of nothing lasts until the timer's next tick, a millisecond per frame.
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
     }
 
     fn take_rule(&self, before: &str, statement: &str) -> Option<Rule> {

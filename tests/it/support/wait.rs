@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long evidence may take. Only a failing test waits this long.
-pub(crate) const TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const TIME_MAX: Duration = Duration::from_mins(1);
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 

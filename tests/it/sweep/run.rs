@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use sha2::{Digest, Sha256};
 
+use crate::support::node::NOT_STARTED;
 use crate::support::signer;
+use crate::support::wait::TIME_MAX;
 
-use super::lane::{Ended, Lane};
+use super::lane::{Ended, Lane, RUN_MAX};
 use super::plan;
 use super::point::Point;
 use super::report::{Report, table};
@@ -89,6 +91,7 @@ pub(super) fn sweep(options: &Options) {
     );
     let work = Work::new(waiting, options.time, report);
     in_lanes(options.lanes, || block_on(lane(&work)));
+    work.again_alone();
     work.print();
     if let (Some(path), Some(report)) = (&options.table, &work.report) {
         let results = report.results();
@@ -116,6 +119,7 @@ pub(super) fn sweep(options: &Options) {
 /// Runs these points on one lane.
 pub(super) fn points(points: Vec<Point>) {
     let work = Work::new(points, None, None);
+    *work.late.lock().unwrap() = None;
     block_on(lane(&work));
     for (point, result) in work.results.lock().unwrap().iter() {
         eprintln!("{result}: {point}");
@@ -173,6 +177,8 @@ struct Work {
     end: Option<Instant>,
     results: Mutex<BTreeMap<String, String>>,
     failures: Mutex<Vec<String>>,
+    /// What did not come to its end in time beside the other lanes; `None`: nobody is beside us.
+    late: Mutex<Option<Vec<Point>>>,
     report: Option<Report>,
     began: Instant,
     printed: Mutex<Instant>,
@@ -187,6 +193,7 @@ impl Work {
             end: time.map(|time| now + time),
             results: Mutex::default(),
             failures: Mutex::default(),
+            late: Mutex::new(Some(Vec::new())),
             report,
             began: now,
             printed: Mutex::new(now),
@@ -201,6 +208,15 @@ impl Work {
     }
 
     fn add(&self, point: &Point, ended: &Result<Ended, String>, tries: u32, took: Duration) {
+        if let Err(why) = ended
+            && is_of_time(why)
+            && let Some(late) = self.late.lock().unwrap().as_mut()
+        {
+            let short: String = why.chars().take(200).collect();
+            eprintln!("too slow beside the others, again later: {point}\n{short}\n");
+            late.push(point.clone());
+            return;
+        }
         if let Some(report) = &self.report {
             report.add(point, ended, tries, took.as_millis());
         }
@@ -223,6 +239,29 @@ impl Work {
             *printed = Instant::now();
             self.print();
         }
+    }
+
+    /// A machine that others keep busy is slow, which is nobody's failure; what does not end on a
+    /// lane of its own either, is.
+    fn again_alone(&self) {
+        let late = self.late.lock().unwrap().take().unwrap_or_default();
+        if late.is_empty() {
+            return;
+        }
+        eprintln!("sweep: {} points again, one at a time", late.len());
+        // Some are enough to tell a busy machine from a fault.
+        let end = self.end.map(|end| end + (end - self.began) / 3);
+        block_on(async {
+            for point in late {
+                if end.is_some_and(|end| Instant::now() > end) {
+                    eprintln!("no time left to look again at {point}");
+                    continue;
+                }
+                let (began, mut held, mut runs) = (Instant::now(), None, 0);
+                let (ended, tries) = run(&point, &mut held, &mut runs).await;
+                self.add(&point, &ended, tries, began.elapsed());
+            }
+        });
     }
 
     #[expect(clippy::cast_precision_loss, reason = "for people")]
@@ -257,35 +296,63 @@ impl Work {
     }
 }
 
-/// Takes points until there are none. A run that fails leaves a lane in an unknown state, so the
-/// next one gets a new lane.
+/// Takes points until there are none.
 async fn lane(work: &Work) {
     let mut held: Option<Lane> = None;
     let mut runs = 0;
     while let Some(point) = work.next() {
         let began = Instant::now();
-        let mut tries = 0;
-        let ended = loop {
-            tries += 1;
-            runs += 1;
-            let mut lane = match held.take() {
-                Some(lane) if runs % RUNS_PER_LANE != 0 => lane,
-                _ => Lane::start().await,
-            };
-            // A panic is this point's failure.
-            let ran = AssertUnwindSafe(lane.strike_at(&point))
-                .catch_unwind()
-                .await;
-            let ended = ran.unwrap_or_else(|panic| Err(format!("panicked: {}", words(&*panic))));
-            if ended.is_ok() {
-                held = Some(lane);
-            }
-            if ended != Ok(Ended::NotReached) || tries >= TRIES {
-                break ended;
-            }
-        };
+        let (ended, tries) = run(&point, &mut held, &mut runs).await;
         work.add(&point, &ended, tries, began.elapsed());
     }
+}
+
+/// Runs a point; also returns how often, since a message may not come. A run that fails leaves its
+/// lane in an unknown state, so the next one gets a new lane.
+async fn run(
+    point: &Point,
+    held: &mut Option<Lane>,
+    runs: &mut u32,
+) -> (Result<Ended, String>, u32) {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        *runs += 1;
+        let taken = held.take().filter(|_| *runs % RUNS_PER_LANE != 0);
+        // A panic is this point's failure.
+        let ran = AssertUnwindSafe(async {
+            let mut lane = match taken {
+                Some(lane) => lane,
+                None => Lane::start().await,
+            };
+            let ended = lane.strike_at(point).await;
+            (lane, ended)
+        })
+        .catch_unwind()
+        .await;
+        let ended = match ran {
+            Ok((lane, ended)) => {
+                *held = Some(lane).filter(|_| ended.is_ok());
+                ended
+            }
+            Err(panic) => Err(format!("panicked: {}", words(&*panic))),
+        };
+        if ended != Ok(Ended::NotReached) || tries >= TRIES {
+            return (ended, tries);
+        }
+    }
+}
+
+/// Whether it says that something took too long; anything else that is wrong would be wrong on
+/// any machine.
+fn is_of_time(why: &str) -> bool {
+    [
+        format!("within {RUN_MAX:?}"),
+        format!("waited {TIME_MAX:?} in vain"),
+        NOT_STARTED.to_owned(),
+    ]
+    .iter()
+    .any(|sign| why.contains(sign))
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {

@@ -667,6 +667,30 @@ pub(super) const CASES: &[Damage] = &[
     )
     .event("evt_unsure")
     .of("mail", 1),
+    // Operations: `late` is made one of its source.
+    damage(
+        &[("response", Broken)],
+        "UPDATE ~handler SET operation_of = (SELECT source_id FROM ~event WHERE id = @late) WHERE id = #late",
+        "its answer is not stored",
+    )
+    .event("evt_late")
+    .of("late", 1),
+    damage(
+        &[("response", Broken)],
+        "INSERT INTO ~response (event_id, handler_id, run, status, headers, body) SELECT @plain, #mail, 7, 200, '[]', ''",
+        "its run has no outcome",
+    )
+    .event("evt_plain")
+    .of("mail", 7),
+    damage(
+        &[("outcome_run", Broken)],
+        "WITH made AS (UPDATE ~handler SET operation_of = (SELECT source_id FROM ~event WHERE id = @late) WHERE id = #late),
+              told AS (INSERT INTO ~response (event_id, handler_id, run, status, headers, body) SELECT @late, #late, 1, 200, '[]', '')
+         UPDATE ~event_key SET generation = 1 WHERE event_id = @late",
+        "generation 0 after none, and its key has 1",
+    )
+    .event("evt_late")
+    .of("late", 1),
     // What it stands on.
     damage(
         &[("guards", Broken)],
