@@ -121,17 +121,23 @@ async fn verified(context: &Context, args: Args) -> Result<Verification, Failure
         digests: args.digests,
         handlers: Vec::new(),
     };
+    let mut known = true;
     // The database has no patterns. Its other invariants need no usable configuration.
     match context.config() {
         Ok(config) => {
             let handlers = config.all_handlers().into_iter();
             options.handlers = handlers.map(|h| (h.name, h.events)).collect();
         }
-        Err(_) => context.printer.note(
-            "the handlers are not known, so `missing` is not checked: `oncehook check` says why",
-        ),
+        Err(_) => known = false,
     }
-    Ok(context.reading_store()?.verify(&options).await?)
+    // Where there is no database to ask either, that is the error, and it alone is said.
+    let store = context.reading_store()?;
+    if !known {
+        context.printer.note(
+            "the handlers are not known, so `missing` is not checked: `oncehook check` says why",
+        );
+    }
+    Ok(store.verify(&options).await?)
 }
 
 fn verdict(verification: &Verification) -> Result<(), Failure> {

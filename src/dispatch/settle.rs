@@ -294,6 +294,13 @@ impl Transitions {
             uncertain_now(handler, attempt);
         }
         for attempt in &self.attempts {
+            if attempt.verdict == "not_yet" {
+                tracing::info!(
+                    event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, reason = %attempt.error,
+                    "not yet"
+                );
+                continue;
+            }
             telemetry::attempt_failed(&handler.spec.name);
             tracing::warn!(
                 event.id = %attempt.event_id, correlation_id = %attempt.correlation_id, handler = %handler.spec.name, verdict = attempt.verdict, error = %attempt.error,

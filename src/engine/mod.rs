@@ -474,12 +474,27 @@ async fn activate(
             (handler.id, Arc::new(handler))
         })
         .collect();
-    Ok(Active {
+    let active = Active {
         sources,
         handlers,
         routes,
         operations: serving,
-    })
+    };
+    count_from_zero(&active);
+    Ok(active)
+}
+
+/// An alert on what grows sees the first one too.
+fn count_from_zero(active: &Active) {
+    telemetry::at_zero(
+        active.sources.keys().map(String::as_str),
+        active.handlers.values().map(|h| h.spec.name.as_str()),
+    );
+    for handler in active.operations.values() {
+        if let Some(handler) = active.handlers.get(handler) {
+            telemetry::operation_at_zero(&handler.spec.name);
+        }
+    }
 }
 
 /// The database of a `sql` handler that has its own: looked at where it answers within [`OTHER_READY`].

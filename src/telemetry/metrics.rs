@@ -106,7 +106,7 @@ const SECONDS: [f64; 12] = [
 const REQUESTS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 /// The label of a request whose path names no source.
-const NO_SOURCE: &str = "unknown";
+pub(super) const NO_SOURCE: &str = "unknown";
 
 /// `n` events of a source were stored for the first time.
 pub fn accepted(source: &str, n: u64) {

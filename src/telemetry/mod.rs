@@ -5,6 +5,7 @@ mod clean;
 pub mod logs;
 pub mod metrics;
 pub mod operations;
+mod zero;
 
 pub use clean::clean;
 pub(crate) use clean::clean_resource;
@@ -19,3 +20,4 @@ pub use metrics::{
 pub use operations::{
     OperationGauges, operation_answered, operation_conflict, operation_gauges, operations_waiting,
 };
+pub use zero::{at_zero, operation_at_zero};

@@ -65,3 +65,30 @@ async fn check_says_what_order_a_handler_keeps() {
         ]
     );
 }
+
+#[tokio::test]
+async fn an_internal_source_has_no_url() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("oncehook.toml");
+    let text = "[database]\nurl = \"postgresql://u@h/d\"\n[[source]]\nname = \"orders\"\nprovider = \"internal\"\n";
+    fs::write(&config, text).unwrap();
+    let ran = oncehook(&config, &["check"], &[]).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.stdout
+            .contains("  url       none: events come from oncehook.emit"),
+        "{ran:?}"
+    );
+    assert!(!ran.stdout.contains("/webhooks/orders"), "{ran:?}");
+    assert!(!ran.stdout.contains("  conflict"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn verify_without_a_configuration_says_that_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("nowhere.toml");
+    let ran = oncehook(&nowhere, &["verify"], &[]).await;
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("nowhere.toml"), "{ran:?}");
+    assert!(!ran.stderr.contains("handlers are not known"), "{ran:?}");
+}

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::dispatch::LEDGER;
+use crate::support::TestApp;
 use crate::support::inbox::{Inbox, event, sql};
 
 /// The effect was kept while the outcome said dead: an answer whose `result` is JSON null is
@@ -66,4 +67,35 @@ async fn an_answer_of_any_depth_and_size_is_read() {
     }
     let booked: i64 = inbox.db.one("SELECT count(*) FROM app.ledger").await;
     assert_eq!(booked, 3, "the refused answer's effect is undone");
+}
+
+/// An alert on what grows missed the first of each: the counter appeared with it.
+#[tokio::test]
+async fn counters_are_there_with_0_before_their_first_event() {
+    let app = TestApp::builder()
+        .stripe("stripe")
+        .setup(LEDGER)
+        .sql_handler("ledger", "app.book", "")
+        .start()
+        .await;
+    let (_, page) = app.get("/metrics").await;
+    let page = page.as_str().unwrap();
+    for counted in [
+        r#"oncehook_requests_unavailable_total{source="stripe",reason="database"} 0"#,
+        r#"oncehook_events_conflict_total{source="stripe"} 0"#,
+        r#"oncehook_events_unreadable_total{source="stripe"} 0"#,
+        r#"oncehook_refusal_bursts_total{source="stripe"} 0"#,
+        r#"oncehook_deliveries_total{handler="ledger",outcome="dead"} 0"#,
+        r#"oncehook_leases_lost_total{handler="ledger"} 0"#,
+        r#"oncehook_breaker_opened_total{handler="ledger"} 0"#,
+        r#"oncehook_claims_capped_total{handler="ledger"} 0"#,
+        r#"oncehook_retries_deferred_total{handler="ledger"} 0"#,
+        r#"oncehook_api_requests_refused_total{reason="misdirected"} 0"#,
+        "oncehook_lanes_mended_total 0",
+    ] {
+        assert!(
+            page.lines().any(|line| line == counted),
+            "{counted} in {page}"
+        );
+    }
 }

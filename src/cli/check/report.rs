@@ -56,7 +56,8 @@ impl Elsewhere {
 struct SourceReport {
     name: String,
     provider: &'static str,
-    path: String,
+    /// `None`: its events come from `oncehook.emit`.
+    path: Option<String>,
     secrets: Vec<SecretReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     accept_modes: Option<Vec<&'static str>>,
@@ -155,8 +156,15 @@ impl SourceReport {
         let mut lines = vec![
             String::new(),
             format!("source {} ({})", self.name, self.provider),
-            format!("  url       POST {}", self.path),
         ];
+        if self.path.is_none() {
+            lines.push("  url       none: events come from oncehook.emit".to_owned());
+        }
+        lines.extend(
+            self.path
+                .iter()
+                .map(|path| format!("  url       POST {path}")),
+        );
         lines.extend(self.secrets.iter().map(|secret| {
             let end = match (secret.until, secret.alive) {
                 (None, _) => "no end".to_owned(),
@@ -172,7 +180,9 @@ impl SourceReport {
             "reject" => "answered 409, recorded",
             _ => "acknowledged, recorded",
         };
-        lines.push(format!("  conflict  {answer}"));
+        if self.path.is_some() {
+            lines.push(format!("  conflict  {answer}"));
+        }
         lines.push(format!(
             "  goes to   {}",
             list(&self.handlers, "no handler: stored as unrecognized")
@@ -242,7 +252,10 @@ fn source(settings: &SourceSettings, config: &Config, now: Timestamp) -> SourceR
     SourceReport {
         name: source.name.clone(),
         provider: source.provider.name(),
-        path: format!("/webhooks/{}", source.name),
+        path: source
+            .provider
+            .receives_requests()
+            .then(|| format!("/webhooks/{}", source.name)),
         secrets: source.secrets.iter().map(secret).collect(),
         accept_modes: source
             .accept_modes

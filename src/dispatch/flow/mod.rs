@@ -129,11 +129,24 @@ impl Flow {
             .switches
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        if known
-            .as_ref()
-            .is_none_or(|known| known.handlers != read.handlers || known.sources != read.sources)
-        {
-            tracing::info!(handlers = ?read.handlers, sources = ?read.sources, "paused now (ids)");
+        let differs = known.as_ref().map_or_else(
+            || !read.handlers.is_empty() || !read.sources.is_empty(),
+            |known| known.handlers != read.handlers || known.sources != read.sources,
+        );
+        if differs {
+            let handlers: Vec<_> = active
+                .handlers
+                .values()
+                .filter(|handler| read.handlers.contains(&handler.id))
+                .map(|handler| handler.spec.name.as_str())
+                .collect();
+            let sources: Vec<_> = active
+                .sources
+                .iter()
+                .filter(|(_, (id, _))| read.sources.contains(id))
+                .map(|(name, _)| name.as_str())
+                .collect();
+            tracing::info!(?handlers, ?sources, "paused now");
         }
         *known = Some(read);
         Ok(left_aside)

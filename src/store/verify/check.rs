@@ -502,3 +502,24 @@ pub(super) static CHECKS: [Check; 38] = [
         "switch it on: a crash of the machine can lose what was acknowledged",
     )),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::CHECKS;
+
+    #[test]
+    fn the_guarantees_name_every_check() {
+        let table: Vec<&str> = include_str!("../../../docs/guarantees.md")
+            .lines()
+            .skip_while(|line| !line.starts_with("| checks |"))
+            .take_while(|line| line.starts_with('|'))
+            .filter_map(|line| line.split('|').nth(1))
+            .collect();
+        let missing: Vec<&str> = CHECKS
+            .iter()
+            .map(|check| check.name)
+            .filter(|name| !table.iter().any(|cell| cell.contains(&format!("`{name}`"))))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}
